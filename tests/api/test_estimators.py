@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
 from polyhead.api.shared import SHARED, EstimatorModel, SharedFolder
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, PolyheadError
 from polyhead.project.recipes import Training
 from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.search import solutions
@@ -119,6 +119,12 @@ def test_little_effort_tries_linear_heads_alone_and_says_what_more_would_try(tru
         PolyheadClassifier(trunk, effort="little").fit(TEXTS, MOODS)
 
 
+def test_a_setting_of_a_strategy_that_nothing_reads_is_refused(trunk):
+    idle = {"kind": "branch", "layers": 1, "temperature": 1.5}
+    with pytest.raises(ConfigError, match="strategy.temperature would change nothing"):
+        PolyheadClassifier(trunk, strategy=idle).fit(TEXTS, MOODS)
+
+
 def test_labels_keep_their_type(trunk):
     numbers = np.where(MOODS == "good", 3, 7)
     fitted = PolyheadClassifier(trunk, training=SHORT, backend="reference").fit(TEXTS, numbers)
@@ -131,6 +137,23 @@ def test_labels_keep_their_type(trunk):
     assert fitted.score(TEXTS, numbers) > 0.9
 
 
+OWN_TYPES = ("Int64", "boolean", "int64[pyarrow]", "object")
+
+
+@pytest.mark.parametrize("own", OWN_TYPES)
+def test_labels_of_pandas_own_types_come_back_as_whole_numbers_and_booleans(trunk, own):
+    """They came back as floats, which changed large ones: 2**53 + 1 was answered as 2**53."""
+    pandas = pytest.importorskip("pandas")
+    if "pyarrow" in own:
+        pytest.importorskip("pyarrow")
+    labels = [False, True] if "bool" in own else [2**53 + 1, 2**53 + 3]
+    answers = [labels[mood == "good"] for mood in MOODS]
+    fitted = PolyheadClassifier(trunk, effort="quick", backend="reference")
+    fitted.fit(TEXTS, pandas.Series(answers, dtype=own))
+    assert fitted.classes_.tolist() == labels and fitted.classes_.dtype == np.array(labels).dtype
+    assert fitted.predict(TEXTS).tolist() == np.array(labels)[fitted.predict_proba(TEXTS).argmax(axis=1)].tolist()
+
+
 def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
     """The labels were those of the new rows, and answers of the old model were read by them."""
     fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(TEXTS, MOODS)
@@ -140,6 +163,24 @@ def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
             fitted.fit([None, *TEXTS[1:]], other)
         assert fitted.classes_.tolist() == ["bad", "good"]
         assert fitted.predict(TEXTS).tolist() == before
+
+
+def test_a_fit_that_fails_leaves_the_columns_that_the_model_reads(trunk):
+    """Columns of the refused rows were asked for, and those that the model had learned from were refused."""
+    frame = pytest.importorskip("pandas").DataFrame({"title": TEXTS, "body": TEXTS[::-1]})
+    fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(frame, MOODS)
+    before = fitted.predict(frame).tolist()
+    for texts, options in (([None, *TEXTS[1:]], {}), (TEXTS, {"groups": ["one"] * 48})):
+        with pytest.raises((ValueError, PolyheadError)):
+            fitted.fit(texts, MOODS, **options)
+        assert fitted.n_features_in_ == 2 and fitted.feature_names_in_.tolist() == ["title", "body"]
+    assert fitted.predict(frame).tolist() == before
+    with pytest.warns(UserWarning, match="feature names"), pytest.raises(ValueError, match="1 features"):
+        fitted.predict(TEXTS)
+    fresh = PolyheadClassifier(trunk, effort="quick", training=SHORT)
+    with pytest.raises(ValueError):
+        fresh.fit([None, *TEXTS[1:]], MOODS)
+    assert not hasattr(fresh, "n_features_in_")
 
 
 def test_a_matrix_of_labels_is_answered_by_one(trunk):
@@ -285,6 +326,17 @@ def test_labels_of_pandas_own_types_are_refused_where_they_are_missing(trunk):
     for kind in (PolyheadClassifier, PolyheadRegressor):
         with pytest.raises(ValueError, match="y has no label in 16 of 48 rows. Got: rows 2, 5"):
             kind(trunk).fit(TEXTS, numbers)
+
+
+def test_an_array_of_variable_strings_is_a_list_of_texts(trunk, fitted):
+    asked = TEXTS.astype(np.dtypes.StringDType())
+    assert fitted.predict(asked[:4]).tolist() == fitted.predict(TEXTS[:4]).tolist()
+    labels = MOODS.astype(np.dtypes.StringDType())
+    again = PolyheadClassifier(trunk, training=SHORT).fit(asked.reshape(-1, 1), labels)
+    np.testing.assert_array_equal(again.predict(asked.reshape(-1, 1)) == labels, fitted.predict(TEXTS) == MOODS)
+    missing = np.array([*TEXTS[:3], None], np.dtypes.StringDType(na_object=None))
+    with pytest.raises(ValueError, match="a missing value in 1 of 4 rows. Got: rows 3"):
+        fitted.predict(missing)
 
 
 def test_a_column_of_pyarrow_is_a_list_of_texts_and_one_text_is_none(fitted):

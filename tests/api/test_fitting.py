@@ -316,6 +316,59 @@ def test_arguments_that_would_be_ignored_are_refused(made):
     for text in ("body", ("title", "body")):
         with pytest.raises(errors.BadValue, match="name one column"):  # each text was compared with itself
             made.predict(frame, text=text, text_b="body")
+        for call in (made.predict, made.results, lambda texts, **named: made.fit("tone", texts, MOODS, **named)):
+            with pytest.raises(errors.BadValue, match="text names a column of a data frame, and the texts are none"):
+                call(list(frame.title), text=text)
+
+
+def test_a_name_of_a_column_is_for_the_data_frame_among_the_rows_and_the_test(made):
+    frame = frame_for("pandas")
+    lists = (list(frame.body), list(frame["the mood"]))
+    made.fit("mood", *lists, text="body", test=(frame, "the mood"))
+    of_test = made.scores("mood")["test"]
+    made.fit(frame, text="body", labels={"mood": "the mood"}, test=lists)
+    assert made.scores("mood")["test"] == of_test == made.evaluate("mood", *lists)
+
+
+def test_texts_and_labels_in_a_set_are_refused(made):
+    """It has no order: labels went to other texts, and answers to whatever came first."""
+    made.fit("mood", TEXTS, MOODS)
+    for call in (made.predict, lambda texts: made.fit("tone", texts, MOODS), made.predict_proba):
+        for texts in (set(TEXTS), frozenset(TEXTS)):
+            with pytest.raises(errors.BadValue, match="a set has no order"):
+                call(texts)
+    with pytest.raises(errors.BadValue, match="labels are given one a row.*a set has no order"):
+        made.fit("tone", TEXTS, set(MOODS))
+
+
+def test_words_in_arrays_are_words_in_lists(made):
+    """A frame read from Parquet has an array in each cell."""
+    words, tags = [text.split() for text in TEXTS], [["B-x", *["O"] * (len(text.split()) - 1)] for text in TEXTS]
+    arrays = [list(map(np.array, rows)) for rows in (words, tags)]
+    asked = made.fit("thing", words, tags).predict(words)
+    assert made.predict(arrays[0]) == asked
+    made.fit("thing", *arrays)
+    assert made.predict(words) == asked and made.evaluate("thing", *arrays) == made.evaluate("thing", words, tags)
+
+
+@pytest.mark.parametrize("rows", [[[1, 0], [0, 1]], [np.array([1.0, 0.0]), (True, False)]])
+def test_rows_of_a_matrix_are_no_names_of_labels_whatever_kind_is_named(made, rows):
+    """With two columns both labels, '0' and '1', were learned of every row."""
+    for kind in (None, "multi_label"):
+        with pytest.raises(errors.ConfigError, match="a list of 0 and 1 says of each label whether it applies"):
+            made.fit("mood", TEXTS[:30], rows * 15, kind=kind)
+    names = ["0", "1"]
+    made.fit("mood", TEXTS[:30], [[0], [0, 1]] * 15, kind="multi_label", classes=names)
+    assert made.tasks["mood"].labels == ("0", "1")
+
+
+def test_settings_of_a_strategy_that_nothing_reads_are_refused_as_in_a_project_file(made):
+    """They were checked where a project file was read, and ignored here."""
+    for key, value in (("temperature", 1.5), ("noisy_teacher", True)):
+        with pytest.raises(errors.ConfigError, match=f"task 'mood': strategy.{key} would change nothing") as refused:
+            made.fit("mood", TEXTS, MOODS, strategy={"kind": "branch", "layers": 1, key: value})
+        assert "project" not in str(refused.value)
+    assert not made.tasks
 
 
 def test_pairs_are_tested_on_a_frame_whose_columns_are_named(made):

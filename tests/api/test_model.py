@@ -5,6 +5,7 @@ import pickle
 import random
 import re
 import shutil
+import threading
 import warnings
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ from polyhead import Model as Whole
 from polyhead import Passage, Project, Question, Session, TaskEntry, errors, train_project
 from polyhead.api.fitting import settings_of
 from polyhead.bundle.read import Bundle
+from polyhead.certify.proof import locked
 from polyhead.data.rows import Rows
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Branch, Pooled
@@ -466,6 +468,51 @@ def test_a_folder_is_changed_where_it_lies(trunk, tmp_path):
     Model(trunk, folder=tmp_path / "bundle", backend="reference", verbose=False).fit("mood", texts, moods)
     Model.load(tmp_path / "bundle", backend="reference", verbose=False).fit("thing", texts, things)
     assert list(Bundle.open(tmp_path / "bundle").tasks) == ["mood", "thing"]
+
+
+def test_versions_are_those_that_answer_and_a_change_begins_from_what_others_made(trunk, tmp_path):
+    """`versions` told those of the folder, while another model's had not been read yet and earlier ones answered."""
+    texts, moods, things = rows()
+    options = {"folder": tmp_path / "bundle", "backend": "reference", "verbose": False}
+    one, two = Model(trunk, **options).fit("mood", texts, moods).fit("thing", texts, things), Model(trunk, **options)
+    swapped = [{"good": "bad", "bad": "good"}[mood] for mood in moods]
+    assert two.predict("the lamp is happy")["mood"] == "good"
+    one.fit("mood", texts, swapped).remove("thing")
+    assert (two.predict("the lamp is happy")["mood"], two.versions) == ("good", {"mood": "v0001", "thing": "v0001"})
+    with pytest.raises(errors.UnknownTask, match="no task 'thing'"):
+        two.update("thing", texts, things)
+    assert (two.predict("the lamp is happy"), two.versions) == ({"mood": "bad"}, {"mood": "v0002"})
+    one.fit("mood", [*texts, "the lamp is odd"], [*moods, "odd"])
+    two.fit("mood", [*texts, "the lamp is odd", "the lamp is even"], [*moods, "odd", "even"])
+    assert two.tasks["mood"].labels == (*one.tasks["mood"].labels, "even")
+
+
+def test_a_model_whose_folder_was_moved_answers_and_makes_no_other_bundle_there(trunk, tmp_path):
+    """It said that it had no tasks, and `fit` began a new bundle with one task in the old place."""
+    texts, moods, things = rows()
+    made = Model(trunk, folder=tmp_path / "bundle", backend="reference", verbose=False).fit("mood", texts, moods)
+    answers = made.predict(texts)
+    (tmp_path / "bundle").rename(tmp_path / "moved")
+    assert made.predict(texts, tasks="mood") == answers and made.versions == {"mood": "v0001"}
+    with pytest.raises(errors.BundleError, match="no bundle"):
+        made.fit("thing", texts, things)
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+def test_a_bundle_is_saved_at_rest_and_never_into_itself(trunk, tmp_path):
+    """A copy made while another process put in a version could name files that it lacked."""
+    texts, moods, things = rows()
+    made = Model(trunk, folder=tmp_path / "bundle", backend="reference", verbose=False).fit("mood", texts, moods)
+    waiting = threading.Thread(target=made.save, args=(tmp_path / "saved",))
+    with locked(tmp_path / "bundle", "train"):
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive() and not (tmp_path / "saved").exists()
+    waiting.join()
+    Bundle.open(tmp_path / "saved").verify()
+    with pytest.raises(errors.BundleError, match="into itself"):
+        made.save(tmp_path / "bundle" / "backup")
+    assert not (tmp_path / "bundle" / "backup").exists()
 
 
 def encoded(said):

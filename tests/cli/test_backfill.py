@@ -7,6 +7,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.certify.annotations import Annotations, keep_annotations
+from polyhead.data.rows import Rows
 from polyhead.engine.session import Session
 from polyhead.store.corpus.plain import PlainStore
 from polyhead.tasks.calibration import Calibration, SetRule
@@ -95,6 +96,15 @@ def test_answers_are_written_as_a_table_that_other_programs_read(folder, ending)
         assert all(float(row[name]) == few_digits(float(row[name])) for name in ("mood.score", "urgency"))
     assert run(*words[:-2], cwd=folder).code == 0
     run(*words[:4], *words[-2:], cwd=folder).refuses("--texts goes with -o", code=2)
+
+
+def test_a_file_is_read_through_once_to_know_its_columns(folder, monkeypatch):
+    """It was for the check, again for the table, and again for the sample."""
+    surveyed, survey = [], Rows._survey
+    monkeypatch.setattr(Rows, "_survey", lambda rows, show: surveyed.append(rows.path) or survey(rows, show))
+    words = ("-o", "out.csv", "--texts", "texts.jsonl", "--sample-from", "texts.jsonl", "--backend", "reference")
+    done = run("backfill", "bundle", "mood", "--features", "store", *words, cwd=folder)
+    assert done.code == 0 and surveyed == ["texts.jsonl"], done.err
 
 
 @pytest.mark.parametrize("file", ["--texts", "--sample-from"])

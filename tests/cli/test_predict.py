@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 
@@ -40,6 +41,25 @@ def test_answers_are_those_of_the_session(home):
     row = predict(home, stdin=TEXT).rows[0]
     result = Session(home / "bundle", backend="reference").predict([TEXT])[0]
     assert row["answers"] == json.loads(json.dumps(result.answers), parse_float=lambda raw: float(f"{float(raw):.6g}"))
+
+
+@pytest.mark.parametrize("file", ["part.safetensors", "task.json"])
+@pytest.mark.parametrize("fault", ["missing", "changed"])
+def test_a_damaged_file_of_another_task_stops_no_task_that_does_not_need_it(home, tmp_path, file, fault):
+    """No task was answered. Those that need the file are refused, and so are all where none is named."""
+    shutil.copytree(home / "bundle", tmp_path / "bundle")
+    damaged = tmp_path / "bundle" / "tasks" / "topics" / "v0001" / file
+    raw = damaged.read_bytes()
+    damaged.unlink()
+    if fault == "changed":
+        damaged.write_bytes(raw[:-2] + bytes([raw[-2] ^ 1]) + raw[-1:])
+    whole = predict(home, TEXT, "--tasks", "mood,names").rows[0]
+    done = predict(tmp_path, TEXT, "--tasks", "mood,names")
+    assert done.code == 0 and done.rows[0]["answers"] == whole["answers"]
+    assert str(damaged) in done.err and "No task that is asked needs it" in done.err
+    for tasks in ((), ("--tasks", "mood,topics")):
+        predict(tmp_path, TEXT, *tasks).refuses("CorruptFile", str(damaged))
+    predict(tmp_path, TEXT, "--tasks", "moood").refuses("UnknownTask", "mood")
 
 
 def test_a_terminal_shows_lines_for_people_and_json_where_it_is_asked(home):

@@ -50,6 +50,13 @@ def test_every_row_is_written_with_a_column_a_task(home, table, tmp_path):
     assert rows[16]["error"] == "the text is empty" and rows[17]["text"] == 'the "lamp"\nis late'
 
 
+def test_numbers_that_become_null_are_told(home, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "good", "x": NaN}\n{"text": "bad", "x": 1.5}\n')
+    done = score(home, tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--tasks", "mood")
+    assert [row["x"] for row in lines(tmp_path / "out.jsonl")] == [None, 1.5]
+    assert "1 number of the table not finite (NaN, Infinity): written as null" in done.err
+
+
 def test_what_is_printed_is_what_json_holds(home, table, tmp_path):
     done = score(home, table, tmp_path / "out.csv", "--tasks", "mood,same", "--json", tmp_path / "said.json")
     said = json.loads((tmp_path / "said.json").read_text())

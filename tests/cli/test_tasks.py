@@ -169,6 +169,14 @@ def test_update_says_that_a_task_is_of_another_kind(bundle, other, tmp_path):
     assert "kind was regression; it is single_label" in done.out
     assert "labels were none; they are fine, bad, good" in done.out
     assert json.loads(to.read_text())["kind"] == {"before": "regression", "after": "single_label"}
+    done = run("tasks", "rollback", bundle, "urgency", "--json", to)  # which said nothing of them
+    assert "kind was single_label; it is regression" in done.out
+    assert "labels were fine, bad, good; they are none" in done.out
+    told = json.loads(to.read_text())
+    assert told["kind"] == {"before": "single_label", "after": "regression"}
+    assert told["tasks"]["urgency"]["labels"] == {"before": ["fine", "bad", "good"], "after": []}
+    again = run("tasks", "rollback", bundle, "urgency", "v0001")
+    assert "live already" in again.out and "kind was" not in again.out
 
 
 def test_ten_changed_answers_are_printed_and_all_are_kept(bundle, other):

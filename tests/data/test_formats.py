@@ -220,6 +220,20 @@ def test_a_broken_array_is_named(tmp_path, content):
         values(tmp_path / "a.json")
 
 
+TWICE = ('[{"a": 1},\n {"b": 1, "b": 2}]', '{"data":\n[{"b": 1, "b": 1}]}', '{"b": [1], "b": [2]}')
+
+
+@pytest.mark.parametrize("content", TWICE)
+def test_a_key_twice_in_an_object_is_refused(tmp_path, content):
+    """The last value was read, and the others were lost without a word."""
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(DataError, match=r"a.json: an object names a key twice. Got: b"):
+        values(tmp_path / "a.json")
+    (tmp_path / "b.jsonl").write_text('{"b": 1}\n' + content.replace("\n", ""))
+    with pytest.raises(BadValue, match=r"b.jsonl row 2: an object names a key twice. Got: b"):
+        values(tmp_path / "b.jsonl")
+
+
 def test_a_value_of_an_array_that_is_no_object_is_named_by_its_number(tmp_path):
     (tmp_path / "a.json").write_text('[{"a": 1}, 2]')
     with pytest.raises(BadValue, match="row 2"):

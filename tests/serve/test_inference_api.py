@@ -271,6 +271,7 @@ def test_texts_that_are_too_long_are_refused_where_cutting_is_not_allowed(server
         ("/embed", {"inputs": "good", "prompt_name": "query"}, "no prompts of its own"),
         ("/embed", {"inputs": [[1, 2]]}, "token ids"),
         ("/embed", {"inputs": "good", "dimensions": 99}, "1 to 16"),
+        ("/embed", {"inputs": "good", "parameters": {"normalize": False}}, "beside 'inputs'. Got: normalize"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "holds no text"),
         ("/rerank", {"query": "a"}, "texts"),
         ("/models/reply", {"inputs": "good"}, "kind 'multiple_choice'"),

@@ -25,6 +25,10 @@ def test_an_upload_does_not_lose_labels_unless_that_is_said(tmp_path):
             assert (await client.put("/v1/tasks/mood", content=more)).json()["after"] == "v0002"
             answer = await client.put("/v1/tasks/mood?allow_lost_labels=true", content=fewer)
             assert answer.status_code == 200 and answer.json()["after"] == "v0003"
+            told = answer.json()["labels"]  # which were not told, of a rollback neither
+            assert told[0] == ["new", "fine", "bad", "good"] and set(told[1]) < set(told[0])
+            answer = (await client.post("/v1/tasks/mood/rollback")).json()
+            assert (answer["after"], answer["labels"]) == ("v0002", told[::-1]) and "kind" not in answer
 
     asyncio.run(scenario())
 

@@ -95,12 +95,14 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
     Raises BadValue for anything that holds no values.
     """
     is_single = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
-    if is_single or not isinstance(values, Iterable):
+    is_set = isinstance(values, set | frozenset)
+    if is_single or is_set or not isinstance(values, Iterable):
+        do = f"put a single one of {subject} into a list" if isinstance(values, str) else None
         raise BadValue(
-            f"{subject} are given one a row",
+            f"{subject} are given one a row, in order",
             got=values,
             allowed="a list, an array, a column or series",
-            do=f"put a single one of {subject} into a list" if isinstance(values, str) else None,
+            do="give a list: a set has no order, so that no answer or label could be told its row" if is_set else do,
         )
     if frame_of(values) is not None:
         raise BadValue(f"{subject} are a whole table", got=type(values).__name__, do="name the column that holds them")
@@ -116,6 +118,8 @@ def values_of_rows(values: object, subject: str) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     """A number or string of numpy as one of Python, in lists, tuples and dicts too, None if missing; else unchanged."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())  # a list of words, as Parquet gives it
     if isinstance(value, list):
         return list(map(_plain, value))
     if isinstance(value, tuple):
@@ -133,12 +137,15 @@ def texts_of_rows(
     """The inputs of these texts, None for a row without one, and their data frame, if they come from one.
 
     `text` and `text_b` name columns of a data frame; several columns `text` are joined to one text. Raises BadValue for
-    a row that is not an input, with its number, and for `text_b` without a data frame.
+    a row that is not an input, with its number, and for names of columns without a data frame.
     """
     table = frame_of(texts)
     if table is None and text_b is not None:
         do = "give pairs: list(zip(first, second))"
         raise BadValue("text_b names a column of a data frame, and the texts are none", got=text_b, do=do)
+    if table is None and text != "text":
+        do = "leave it out, or give the data frame with that column"
+        raise BadValue("text names a column of a data frame, and the texts are none", got=text, do=do)
     if table is None:
         rows = values_of_rows(texts, "texts")
     else:

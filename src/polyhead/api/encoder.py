@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 from pathlib import PureWindowsPath
 
 import msgspec
 
-from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.format import BUNDLE, LOCK
 from polyhead.bundle.manifest import read_trunk_record
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import whole_bundle
 from polyhead.encoder.data import TrunkData
-from polyhead.errors import MissingExtra, TrunkNotFound, WrongTrunk
+from polyhead.errors import BundleError, MissingExtra, TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM
 from polyhead.project.pretrained import encoder_folder, load_trunk, stated_shape
 
@@ -106,9 +109,30 @@ def packed(folder: FilePath, *, left_out: Collection[str] = ()) -> bytes:
     paths = {f"bundle/{path}" for path in left_out}
     content = io.BytesIO()
     if (folder / BUNDLE).exists():
-        with tarfile.open(fileobj=content, mode="w") as archive:
+        with _at_rest(folder), tarfile.open(fileobj=content, mode="w") as archive:
             archive.add(folder, arcname="bundle", filter=lambda member: None if member.name in paths else member)
     return content.getvalue()
+
+
+def copy_bundle(folder: FilePath, target: FilePath) -> None:
+    """Copies the bundle in `folder` to a new folder; raises BundleError if that would lie inside the bundle."""
+    if target.resolve().is_relative_to(folder.resolve()):
+        problem = f"the bundle in {folder} cannot be saved into itself"
+        raise BundleError(problem, got=target, do="name a new folder outside of it")
+    with whole_bundle(target) as building, _at_rest(folder):
+        shutil.copytree(folder, building, ignore=shutil.ignore_patterns(LOCK, "*.tmp"))
+
+
+@contextmanager
+def _at_rest(folder: FilePath) -> Iterator[None]:
+    """A context in which no other process or thread changes the bundle, so that its files fit together.
+
+    A folder that this process may not write is read as it is.
+    """
+    from polyhead.certify.proof import locked
+
+    with locked(folder, "save") if os.access(folder, os.W_OK) else nullcontext():
+        yield
 
 
 def unpack(content: bytes, folder: FilePath) -> None:

@@ -103,7 +103,7 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
             X = X.to_pylist()  # a column of pyarrow
         if isinstance(X, list | tuple):
             X = np.array(X, object)  # in an array of strings each text would need the space of the longest
-        array = X.to_numpy() if hasattr(X, "to_numpy") else X
+        array = _without_variable_strings(X.to_numpy() if hasattr(X, "to_numpy") else X)
         are_objects = getattr(getattr(array, "dtype", None), "kind", "") == "O"
         array = check_array(array, dtype=None, ensure_2d=False, ensure_all_finite=not are_objects, estimator=self)
         columns = 1 if array.ndim == 1 else array.shape[1]
@@ -133,7 +133,15 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
-        texts = self._texts(X, reset=True)
+        before = dict(vars(self))
+        try:
+            return self._learned(self._texts(X, reset=True), answers, kind, **settings)
+        except BaseException:
+            vars(self).clear()  # the model before stays, with the columns that it reads
+            vars(self).update(before)
+            raise
+
+    def _learned(self, texts: list[Any], answers: list[Any], kind: str, **settings: Any) -> Self:
         check_consistent_length(texts, answers)
         cache = self.cache or str(SHARED.path / "cache")
         model = EstimatorModel(self.trunk, cache=cache, backend=self.backend, verbose=self.verbose)
@@ -171,6 +179,11 @@ def _check_texts(rows: list[list[Any]], *, whole: bool) -> None:
         if numbers:
             do = "leave these rows out, or fill them with a text"
             raise _bad_rows(f"X has {fault}", numbers, len(rows), allowed="texts", do=do)
+
+
+def _without_variable_strings(values: Any) -> Any:
+    """An array of numpy's variable strings as one of objects: scikit-learn checks no array of them."""
+    return values.astype(object) if getattr(getattr(values, "dtype", None), "kind", "") == "T" else values
 
 
 def _is_sparse(y: object) -> bool:
@@ -227,6 +240,7 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _check_labelled(y)
+        y = _in_numpy(_without_variable_strings(y))
         if type_of_target(y) == "multilabel-indicator":
             if sample_weight is not None or self.class_weight is not None:
                 raise ValueError("weights are for one label a text, and y is a matrix of labels")
@@ -309,6 +323,20 @@ def _check_labelled(y: Any) -> None:
     values = list(y)
     if missing := [number for number, value in enumerate(values) if is_missing(value)]:
         raise _bad_rows("y has no label", missing, len(values), do="leave these rows out")
+
+
+def _in_numpy(y: Any) -> Any:
+    """Whole numbers and booleans of a type of pandas' own, or in a column of objects, in numpy's type of that kind.
+
+    scikit-learn makes floats of the former, which do not hold every whole number, and refuses the latter.
+    """
+    dtypes = set(y.dtypes) if getattr(y, "ndim", 1) == 2 and hasattr(y, "columns") else {getattr(y, "dtype", None)}
+    types = {getattr(dtype, "numpy_dtype", None) for dtype in dtypes}
+    if len(types) == 1 and getattr(kind := types.pop(), "kind", "") in ("i", "u", "b"):
+        return y if np.asarray(y.isna()).any() else y.to_numpy(kind)
+    if dtypes == {np.dtype(object)} and y.ndim == 1 and set(map(type, y)) in ({int}, {bool}):
+        return np.array(list(y))
+    return y
 
 
 class PolyheadRegressor(RegressorMixin, _TextEstimator):  # type: ignore[misc]

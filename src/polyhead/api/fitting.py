@@ -128,8 +128,8 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
     def labelled(self, labels: object, subject: str) -> LabelledTexts:
         """Its rows with these labels."""
         is_of_splits = frame_of(self.texts) is None and any(map(_is_table, self.splits.values()))
-        text_b = None if is_of_splits else self.text_b
-        columns = {"text": self.text, "text_b": text_b, "groups": self.groups, "weights": self.weights}
+        named = {"text": "text", "text_b": None} if is_of_splits else {"text": self.text, "text_b": self.text_b}
+        columns = {**named, "groups": self.groups, "weights": self.weights}
         return LabelledTexts.of(self.texts, labels, subject=subject, **columns)
 
     def others(self, split: Any, labels: object, subject: str) -> LabelledTexts:
@@ -139,8 +139,8 @@ class GivenRows(msgspec.Struct, frozen=True, kw_only=True):
             raise BadValue(f"{subject} has the labels of every task of the call", got="(texts, labels)", do=do)
         column = labels if isinstance(labels, str) else None  # a list of labels belongs to the training rows alone
         texts, answers = split if _is_labelled(split) else (split, column)
-        text_b = None if frame_of(texts) is None else self.text_b
-        return LabelledTexts.of(texts, answers, text=self.text, text_b=text_b, subject=subject)
+        text, text_b = ("text", None) if frame_of(texts) is None else (self.text, self.text_b)
+        return LabelledTexts.of(texts, answers, text=text, text_b=text_b, subject=subject)
 
 
 def _is_labelled(split: object) -> TypeGuard[tuple[Any, Any]]:

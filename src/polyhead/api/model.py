@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +10,13 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Self
 
 from polyhead.api.containers import Frame, texts_of_rows
-from polyhead.api.encoder import encoder_of, packed, shown_encoder, unpack
+from polyhead.api.encoder import copy_bundle, encoder_of, packed, shown_encoder, unpack
 from polyhead.api.fitting import GivenRows, NewRows, earlier_records, keep_records, labels_by_task
 from polyhead.api.predicting import as_input, cells_by_task, check_names_of_scores, is_alone, word_places
 from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.whole import whole_bundle
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.backends import check_backend
 from polyhead.engine.session import Result, Session
@@ -31,8 +29,6 @@ from polyhead.tasks.task import Task
 if TYPE_CHECKING:
     from polyhead.evaluate.report.notebook import ReportPage
     from polyhead.train.training import TrainingResult
-
-NOT_IN_A_BUNDLE = shutil.ignore_patterns(".lock", "*.tmp")
 
 
 class Model:
@@ -90,15 +86,12 @@ class Model:
     @property
     def tasks(self) -> dict[str, Task]:
         """The tasks by name, each with its kind and labels."""
-        return dict(self.session.tasks) if (self.folder / BUNDLE).exists() else {}
+        return dict(self.session.tasks) if self._has_bundle else {}
 
     @property
     def versions(self) -> dict[str, str]:
         """The live version of each task."""
-        if not (self.folder / BUNDLE).exists():
-            return {}
-        bundle = Bundle.open(self.folder, verify=False)
-        return {name: line.version for name, line in bundle.lines.items()}
+        return {name: line.version for name, line in (self.session.bundle.lines if self._has_bundle else {}).items()}
 
     def scores(self, task: str) -> dict[str, dict[str, float]]:
         """The scores measured in training: split -> metric -> value."""
@@ -150,6 +143,7 @@ class Model:
         call_rows, entries = GivenRows(texts=texts, **fields), list[TaskEntry]()
         before, records = dict[str, int](), dict[str, list[Record]]()
         with progress_display(sys.stderr if self.verbose else None) as display, ExitStack() as held, self._fitting:
+            self._follow()
             for name, answers in named.items():
                 live = self.tasks.get(name)
                 new = NewRows.of(name, call_rows, answers, kind=kind, live=live, settings=settings, say=display.line)
@@ -165,6 +159,7 @@ class Model:
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
         """Trains a task again on these rows; returns whether the new version went live. See `fit`."""
+        self._follow()
         before = self.versions[self._known(task).name]
         self.fit(task, texts, labels, if_better=if_better, **options)
         return self.versions[task] != before
@@ -292,8 +287,7 @@ class Model:
 
     def save(self, folder: FilePath | str) -> FilePath:
         """Writes the bundle to a new folder, for `Model.load`, `polyhead serve` and every other command."""
-        with whole_bundle(folder) as building:
-            shutil.copytree(self.session.bundle.root, building, ignore=NOT_IN_A_BUNDLE)
+        copy_bundle(self.session.bundle.root, FilePath(folder))
         return FilePath(folder)
 
     def push(self, repository: str, *, private: bool = True, token: str | None = None) -> str:
@@ -333,6 +327,15 @@ class Model:
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"verbose": self.verbose, "cache": self._cache} | self._how
         return _unpacked, (options, packed(self.folder)), {"trunk": self.trunk}  # its folder may be missing there
+
+    @property
+    def _has_bundle(self) -> bool:
+        return self._open is not None or (self.folder / BUNDLE).exists()
+
+    def _follow(self) -> None:
+        """Reads what others changed in the folder; raises BundleError if it has no bundle any more."""
+        if self._open is not None:
+            self._open.refresh()
 
     def _known(self, task: str) -> Task:
         if task not in self.tasks:
@@ -385,8 +388,7 @@ class Model:
             if_better=if_better,
             allow_lost_labels=allow_lost_labels,
         )
-        if self._open is not None:
-            self._open.refresh()
+        self._follow()
         return outcome
 
 

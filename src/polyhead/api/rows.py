@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead.api.containers import Frame, every_input_of, frame_of, values_of_rows
-from polyhead.data.guess_kind import kind_of_labels, plain, separator_between, with_plain_numbers
+from polyhead.data.guess_kind import check_named, kind_of_labels, plain, separator_between, with_plain_numbers
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
@@ -123,6 +123,8 @@ def with_lists(
     With the task's labels `known`, the separator must leave only these. `empty` says what an empty string means. Raises
     BadValue for a string that cannot be split this way.
     """
+    if kind.empty_is_none:
+        check_named(label for label in map(plain, rows.labels) if label is not None)
     cells = [label for label in rows.labels if isinstance(label, str) and label.strip()]
     if not cells or not (kind.label_is_list or separator):
         return rows

@@ -14,7 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import BackendOptions, Figure, File, Folder, Store, TaskArguments, TextColumns, is_typed
 from polyhead.cli.output import Printer, counted, note, writing_file
-from polyhead.data.rows import open_rows
+from polyhead.data.rows import Rows, open_rows
 from polyhead.data.tables.base import NewColumn
 from polyhead.evaluate.report.backfill import plot_counts
 from polyhead.evaluate.report.backfill import row_counts as counts_of
@@ -73,18 +73,19 @@ def command(
     if sample_from is None and texts is None and columns.roles:
         raise click.UsageError("--text and --text-b go with --texts or --sample-from: no other file is read.")
     check = None if output is None else partial(_table, Bundle.open(bundle), columns.roles)
-    for read in dict.fromkeys(filter(None, (texts, sample_from))):  # a wrong column is refused before any work
-        roles_of(read, open_rows(read).survey(printer.show), columns.roles)
+    files = {read: open_rows(read) for read in (texts, sample_from) if read is not None}
+    for read, rows in files.items():  # a wrong column is refused before any work
+        roles_of(read, rows.survey(printer.show), columns.roles)
     request = msgspec.structs.replace(request, tasks=tasks)
     done = backfill(store, bundle, request, show=printer.show, tell=note, check=check)
     printer.lines(_lines(done))
     if output is not None:
-        _write(output, bundle, store, done, texts, columns.roles, printer)
+        _write(output, bundle, store, done, None if texts is None else files[texts], columns.roles, printer)
     if picture is not None:
         _draw(bundle, store, done, picture)
     sampled: list[SampleAgreement] = []
     if sample_from is not None:  # last, since all else is there if it fails
-        sampled = _sampled(bundle, store, done, sample_from, columns.roles, sample, how, printer)
+        sampled = _sampled(bundle, store, done, files[sample_from], columns.roles, sample, how, printer)
         printer.lines([each.line() for each in sampled])
     else:
         note("no document was encoded anew to check the answers: name the texts' file with --sample-from to have that")
@@ -95,7 +96,7 @@ def _sampled(
     bundle: str,
     store: str,
     done: BackfillSummary,
-    source: str,
+    source: Rows,
     roles: dict[str, str],
     rows: int,
     how: BackendOptions,
@@ -117,7 +118,7 @@ def _write(
     bundle: str,
     store: str,
     done: BackfillSummary,
-    texts: str | None,
+    texts: Rows | None,
     roles: dict[str, str],
     printer: Printer,
 ) -> None:

@@ -20,7 +20,7 @@ from polyhead.data.columns import Columns, Source
 from polyhead.engine.backends import BACKENDS
 from polyhead.engine.compile.compiled import COMPILED, user_folder
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, CorruptFile, summary_of
 from polyhead.project.declare import place_from
 from polyhead.project.encoders import ENCODERS, HUB_ID, NAMES
 from polyhead.store.jobs.migrate import store_named
@@ -129,8 +129,20 @@ class BackendOptions(Value):
         return Session(bundle, **msgspec.structs.asdict(self))
 
     def open(self, bundle: str, names: tuple[str, ...] = ()) -> Session:
-        """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
-        session = self.session(bundle)
+        """A session with these tasks, by default all; raises ConfigError for a bundle without tasks.
+
+        Where a file of a task that is not named is missing or damaged, the named ones are read alone, and that is said.
+        """
+        try:
+            session = self.session(bundle)
+        except CorruptFile as fault:
+            if not names:
+                raise
+            whole = Bundle.open(bundle, verify=False)
+            lines = {name: whole.lines[name] for name in names if whole.version(name)}
+            session = self.session(whole.view(lines))  # each of their files is hashed
+            do = f"`polyhead tasks verify {bundle}` names all such files"
+            note(f"{summary_of(fault)}. No task that is asked needs it; {do}")
         if not session.task_names(names or None):
             raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
         if self.backend is None and not BACKENDS[session.backend.name].compiles:

@@ -106,7 +106,7 @@ def _lines(done: Summary) -> list[str]:
 
 
 def _notes(done: Summary) -> None:
-    """Prints how many rows have a reason in the column of errors: rows without any answer, and rows with some."""
+    """Prints how many rows have no answer, or not every one, and how many numbers could not be written."""
     counts, column = done.counts, done.columns[-1]
     if nothing := counts.errors - counts.partly:
         reasons = {
@@ -118,3 +118,5 @@ def _notes(done: Summary) -> None:
         note(f"{counted(nothing, 'row')} not answered: column '{column}' says why ({listed})")
     if counts.partly:
         note(f"{counted(counts.partly, 'row')} not answered by every task: column '{column}' names those that failed")
+    if counts.nulled:
+        note(f"{counted(counts.nulled, 'number')} of the table not finite (NaN, Infinity): written as null")

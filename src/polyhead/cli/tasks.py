@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,24 +141,8 @@ def update(
         do = "update from a version that learned these labels too, or let them go with --allow-lost-labels"
         check_replacement(ours, name, record, do=do, where="what the new one learned from")
     change = update_from(ours.root, theirs, called, by=Requester(actor=actor))
-    certificate, told = change.certificate, dict[str, dict[str, Any]]()
-    for name, (old, version) in change.changed.items():
-        printer.line(f"updated {name}: {old} -> {version}")
-        if change.started is not None:
-            before, after = _task_at(ours, name, change.started.before[name]), new[name].task
-            if before is not None and before.kind != after.kind:
-                printer.line(f"  kind was {before.kind}; it is {after.kind}")
-            if before is not None and before.labels != after.labels:
-                was, now = (", ".join(task.labels) or "none" for task in (before, after))
-                printer.line(f"  labels were {was}; they are {now}")
-            told[name] = {
-                fact: {"before": getattr(before, fact, None), "after": getattr(after, fact)}
-                for fact in ("labels", "kind")
-            }
-            printer.lines(answers_changed(certificate, name))
-    facts = dict(told[chosen[0]]) if len(told) == 1 else {}
-    facts |= {"tasks": told} if told else {}
-    _end_once(printer, ours.root, change, **facts)
+    said = {name: f"updated {name}: {old} -> {version}" for name, (old, version) in change.changed.items()}
+    _end_once(printer, ours, change, said)
 
 
 @verb("remove", group=command)
@@ -182,16 +166,18 @@ def rollback(
     The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
     prompt group must go back together: VERSION is that of the first, the others get the versions made with it. A
     version that is not the newest is pinned: `polyhead train` does not replace it unless `--retrain` names the task.
+    As of an update, a changed kind, changed labels, and probes that get another answer are printed.
     """
     ours, chosen = Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
     if len(chosen) > 1 and chosen[-1] not in ours.lines:
         version = chosen.pop()
     change = roll_back(ours.root, chosen, version, by=Requester(actor=actor))
-    for name, (old, new) in change.changed.items():
-        printer.line(f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already")
-        printer.lines(answers_changed(change.certificate, name))
-    _end_once(printer, ours.root, change)
+    said = {
+        name: f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already"
+        for name, (old, new) in change.changed.items()
+    }
+    _end_once(printer, ours, change, said)
 
 
 @verb("verify", group=command)
@@ -283,12 +269,31 @@ def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str
     return pairs
 
 
-def _end_once(printer: Printer, root: Path, change: BundleChange, **facts: object) -> None:
-    """Prints the end of a change that a repeated command does not make again."""
+def _end_once(printer: Printer, ours: Bundle, change: BundleChange, said: Mapping[str, str]) -> None:
+    """Prints the line of each task, with its kind and labels where they changed, and its probes that did.
+
+    `ours` may be the bundle before the change or, of a command that is repeated, after it.
+    """
+    now, told = Bundle.open(ours.root, verify=False), dict[str, dict[str, Any]]()
+    for name, line in said.items():
+        printer.line(line)
+        if change.started is None:
+            continue
+        before, after = _task_at(ours, name, change.started.before[name]), now.tasks[name].task
+        if before is not None and before.kind != after.kind:
+            printer.line(f"  kind was {before.kind}; it is {after.kind}")
+        if before is not None and before.labels != after.labels:
+            was, those = (", ".join(task.labels) or "none" for task in (before, after))
+            printer.line(f"  labels were {was}; they are {those}")
+        told[name] = {
+            fact: {"before": getattr(before, fact, None), "after": getattr(after, fact)} for fact in ("labels", "kind")
+        }
+        printer.lines(answers_changed(change.certificate, name))
     if change.is_repeated:
         printer.line("this command had done that when it was stopped, so it was not done again")
-    end(printer, str(root), change.certificate, **facts)
-    change.reported(root)
+    facts = next(iter(told.values())) if len(told) == 1 else {}
+    end(printer, str(ours.root), change.certificate, **facts, **({"tasks": told} if told else {}))
+    change.reported(ours.root)
 
 
 def _task_at(bundle: Bundle, name: str, live: Live) -> Task | None:

@@ -168,13 +168,22 @@ def _of_lists(values: Sequence[object]) -> Guess:
             allowed="names of labels; lists of {start, end, label}, of {text, start} or of names",
             do="write labels so",
         )
-    rows = [value for value in values if isinstance(value, list)]
-    if len(rows) == len(values) and all(map(are_marks, rows)) and len(set(map(len, rows))) == 1:
-        raise ConfigError(NAMELESS, got=rows[0], allowed=NAMES, do=BY_NAMES)
+    check_named(values)
     names = {item for item in items if isinstance(item, str)}
     if names and all(name == "O" or name[:2] in ("B-", "I-") for name in names):
         return Guess(kind=TAGGING, why="each label is a list of B-, I- and O tags")
     return Guess(kind=MULTI_LABEL, why="each label is a list of labels")
+
+
+def check_named(values: Iterable[object]) -> None:
+    """Raises ConfigError if every row is a list of 0 and 1, as many in each: these are marks, and no names.
+
+    As names they would say both '0' and '1' of all rows, or nearly all.
+    """
+    rows = list(values)
+    marked = [row for row in rows if isinstance(row, list) and are_marks(row)]
+    if rows and len(marked) == len(rows) and len(set(map(len, marked))) == 1:
+        raise ConfigError(NAMELESS, got=marked[0], allowed=NAMES, do=BY_NAMES)
 
 
 def is_numeric(values: Sequence[object]) -> bool:

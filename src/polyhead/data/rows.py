@@ -55,6 +55,10 @@ class Rows:
         self._table: TableFormat | None = known(path, wanted) if known else None
         self.columns: dict[str, None] = {} if self._table is None else self._table.columns
         self.has_cells = self._table is not None and self._table.has_cells
+        self._known: Survey | None = None  # once it was asked for
+
+    def __str__(self) -> str:
+        return self.path
 
     def __iter__(self) -> Iterator[Row]:
         for row in self.each():
@@ -74,9 +78,11 @@ class Rows:
                 yield bad_row(self.path, row.number, problem, got=got, allowed=LONGEST_TEXT, do=SHORTEN, kept=kept)
 
     def survey(self, show: Show = lambda text: None) -> Survey:
-        """The number of rows, and the columns with their types."""
-        known = None if self._table is None else self._table.survey()
-        return known or self._survey(show)
+        """The number of rows, and the columns with their types; the table is read for it once."""
+        if self._known is None:
+            known = None if self._table is None else self._table.survey()
+            self._known = known or self._survey(show)
+        return self._known
 
     def chunks(self, wanted: Sequence[str], *, start: int, size: int) -> Iterator[Chunk]:
         """These columns of the rows from `start` on, in chunks of `size` rows; only one chunk is in memory."""
@@ -212,8 +218,10 @@ def open_file(path: str) -> Rows:
     return Rows(path)
 
 
-def open_rows(path: Path | str) -> Rows:
-    """Rows of a file or an address; raises DataError for anything else."""
+def open_rows(path: Path | str | Rows) -> Rows:
+    """Rows of a file or an address, or those that are open already; raises DataError for anything else."""
+    if isinstance(path, Rows):
+        return path
     return Rows(str(path)) if is_address(str(path)) else open_file(str(path))
 
 

@@ -238,22 +238,21 @@ def read_project(path: Path | str) -> Project:
         except (ConfigError, BadName) as error:
             place = f"tasks[{number}]"
             raise error.at(f"{path}, {place}", path=f"$.{place}") from None
-    strategies = [strategy_of(project, entry) for entry in project.tasks]
-    if project.donors is not None and not any(strategy.donor_arrays() for strategy in strategies):
-        raise ConfigError(
-            f"{path}: 'donors' would change nothing: no task starts from one",
-            got=project.donors,
-            do="set init or pooler_init = 'donors' in a strategy with prompts, or leave 'donors' out",
-        )
     try:
-        _check_settings(project)
+        check_strategies(project)
     except ConfigError as error:
         raise error.at(str(path)) from None
     return project
 
 
-def _check_settings(project: Project) -> None:
+def check_strategies(project: Project) -> None:
     """Raises ConfigError for settings of strategies that nothing reads, or that another setting would replace."""
+    if project.donors is not None and not any(strategy_of(project, e).donor_arrays() for e in project.tasks):
+        raise ConfigError(
+            "'donors' would change nothing: no task starts from one",
+            got=project.donors,
+            do="set init or pooler_init = 'donors' in a strategy with prompts, or leave 'donors' out",
+        )
     dropouts = {Joint: "recipe.layer_dropout", FineTune: "recipe.search.dropouts"}.get(type(project.recipe))
     strategies = {entry.name: entry.strategy or project.strategy for entry in project.tasks}
     for task, strategy in strategies.items():

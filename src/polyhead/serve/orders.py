@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -109,6 +109,8 @@ class ChangeResult(Value):
     after: str | None
     is_changed: bool
     certificate: CertificateSummary | None = None  # None where nothing changed, and none was left
+    kind: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET  # before and after, where they differ
+    labels: tuple[tuple[str, ...], tuple[str, ...]] | msgspec.UnsetType = msgspec.UNSET  # the same
     note: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -133,19 +135,27 @@ def perform(order: Order, prover: Prover, check: Callable[[], None]) -> ChangeRe
         return ChangeResult(task=name, before=None, after=None, is_changed=False)
     if order.operation == "put":
         return _put(order, root, by)
-    before = Bundle.open(root, verify=False).version(name)
+    ours = Bundle.open(root, verify=False)
+    before = ours.version(name)
     if order.operation == "remove":
-        return _done(name, before, None, remove_from(root, [name], by=by))
+        return _done(name, ours, remove_from(root, [name], by=by))
     if order.version == before:
         return ChangeResult(task=name, before=before, after=before, is_changed=False)
     change = roll_back(root, [name], order.version, by=by)
     change.reported(root)
-    return _done(name, before, change.changed[name][1], change)
+    return _done(name, ours, change)
 
 
-def _done(name: str, before: str | None, after: str | None, change: BundleChange) -> ChangeResult:
-    certificate = CertificateSummary.of(change.certificate)
-    return ChangeResult(task=name, before=before, after=after, is_changed=True, certificate=certificate)
+def _done(name: str, ours: Bundle, change: BundleChange) -> ChangeResult:
+    """The result of a change; `ours` is the bundle before it."""
+    certificate, now = CertificateSummary.of(change.certificate), Bundle.open(ours.root, verify=False)
+    before, after = (bundle.version(name) if name in bundle.lines else None for bundle in (ours, now))
+    differing = dict[str, Any]()
+    with contextlib.suppress(PolyheadError):  # a damaged version is replaced, and says nothing
+        was, task = (bundle.record(name).task for bundle in (ours, now))
+        pairs = {fact: (getattr(was, fact), getattr(task, fact)) for fact in ("kind", "labels")}
+        differing = {fact: pair for fact, pair in pairs.items() if pair[0] != pair[1]}
+    return ChangeResult(task=name, before=before, after=after, is_changed=True, certificate=certificate, **differing)
 
 
 def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
@@ -153,8 +163,7 @@ def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
     theirs, ours = Bundle.open(order.source, verify=False), Bundle.open(root, verify=False)
     live = ours.lines.get(name)
     if live is None:
-        added = add_from(root, theirs, [name], called={}, by=by)
-        return _done(name, None, added.changed[name][1], added)
+        return _done(name, ours, add_from(root, theirs, [name], called={}, by=by))
     if _is_same(theirs.tasks[name], ours, name):
         now = _certified_now(root)
         return ChangeResult(task=name, before=live.version, after=live.version, is_changed=False, certificate=now)
@@ -163,7 +172,7 @@ def _put(order: Order, root: FilePath, by: Requester) -> ChangeResult:
         check_replacement(ours, name, theirs.tasks[name], do=do, where="what the upload learned from")
     change = update_from(root, theirs, {name: name}, by=by)
     change.reported(root)
-    return _done(name, live.version, change.changed[name][1], change)
+    return _done(name, ours, change)
 
 
 def _is_same(theirs: TaskRecord, ours: Bundle, name: str) -> bool:

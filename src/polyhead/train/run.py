@@ -14,7 +14,7 @@ from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.encoders import unread_line
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut
-from polyhead.project.tables import Project, strategy_of
+from polyhead.project.tables import Project, check_strategies, strategy_of
 from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepare import prepare, with_decoders
 from polyhead.train.data.stored import StoredScores, known_trunk
@@ -150,7 +150,8 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
 def _check(
     project: Project, place: ProcessRank, only: tuple[str, ...], options: TrainOptions, *, from_store: bool
 ) -> None:
-    """Raises ConfigError for options without use in the recipe, UnknownTask for names that are not in the project."""
+    """Raises ConfigError for options and settings without use, UnknownTask for names that are not in the project."""
+    check_strategies(project)
     kind, names = str(project.recipe.__struct_config__.tag), [entry.name for entry in project.tasks]
     if place.world > 1 and kind != "joint":
         raise ConfigError(

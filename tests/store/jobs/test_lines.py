@@ -23,6 +23,9 @@ def test_an_error_names_the_file_and_the_line(tmp_path):
     with pytest.raises(DataError, match=r"line 3 is not JSON") as raised:
         read_lines(str(file))
     assert str(file) in str(raised.value) and "--format" not in str(raised.value)
+    file.write_text('one\n{"text": "a", "text": "b"}\n')  # of which the last was answered
+    with pytest.raises(DataError, match=r"line 2: an object names a key twice. Got: text"):
+        read_lines(str(file))
     with pytest.raises(DataError, match="no file at"):
         read_lines(str(tmp_path / "none"))
 

@@ -386,10 +386,10 @@ def watched(made):
 @pytest.mark.parametrize("count", [40, 400])
 def test_rows_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, count):
     source = write(tmp_path / "in.jsonl", texts(count))
-    loads, calls = json.loads, []
+    read, calls = rows_module.strict_json, []
     monkeypatch.setattr(Counted, "alive", 0)
     monkeypatch.setattr(Counted, "most", 0)
-    monkeypatch.setattr(rows_module.json, "loads", lambda text: watched(Counted(loads(text))))
+    monkeypatch.setattr(rows_module, "strict_json", lambda text: watched(Counted(read(text))))
     monkeypatch.setattr(
         session, "columns", lambda inputs, **_: calls.append(len(inputs)) or unfit(session, inputs, "mood")
     )

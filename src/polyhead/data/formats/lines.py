@@ -1,16 +1,18 @@
-"""The numbered lines of a text file, compressed or not, in UTF-8 or UTF-16."""
+"""The numbered lines of a text file, compressed or not, in UTF-8 or UTF-16, and the JSON in them."""
 
 from __future__ import annotations
 
 import codecs
 import gzip
 import io
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, BinaryIO, cast
 
+from polyhead.arguments import twice_in
 from polyhead.errors import BadValue, DataError
 from polyhead.files import open_plain
 from polyhead.tasks.limits import LONGEST_LINE, SHORTEN, lines_of
@@ -97,6 +99,25 @@ def text_lines(path: str) -> Iterator[tuple[int, str | BadValue]]:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 yield number, bad_row(path, number, "the line is not UTF-8", got=error, do="save the file as UTF-8")
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text; raises ValueError if it is none, and DataError for an object that names a key twice.
+
+    Other readers keep the last of the values. Lone surrogates stay.
+    """
+    return _DECODER.decode(text)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = twice_in(key for key, _ in pairs)
+        raise DataError("an object names a key twice", got=twice, allowed="each key once", do="keep one of the values")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def bad_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -85,6 +86,9 @@ def _values(row: Row | BadValue) -> Mapping[str, object]:
 class Writer(ABC):
     """Writes kept and new columns in one format. Equal rows give equal bytes."""
 
+    nulled_in: tuple[Word, ...] = ("float", "mixed", "list", "object")
+    """Types of columns whose numbers become null where they are not finite."""
+
     def __init__(
         self,
         kept: Sequence[str],
@@ -97,6 +101,12 @@ class Writer(ABC):
         """Prepares to write; `types` and `schema` (pyarrow's, if the input table has one) describe the kept columns."""
         self.kept, self.columns, self.packed = tuple(kept), tuple(columns), packed
         self.types, self.kept_schema = dict(types or {}), schema
+
+    def nulled(self, chunk: Chunk) -> int:
+        """How many kept numbers of a chunk the format cannot write, since they are not finite: they become null."""
+        columns = [chunk.column(name) for name in self.kept if self.types.get(name) in self.nulled_in]
+        values = (column if isinstance(column, list) else column.to_pylist() for column in columns)
+        return sum(map(count_not_finite, values))
 
     @abstractmethod
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
@@ -222,6 +232,20 @@ def written_ending(path: str) -> str:
     """The file ending for this table's rows with answers: its own, if that format can be written."""
     table = table_format(path)
     return next(iter(table.written), ".csv") if table else ".csv"
+
+
+def count_not_finite(value: object) -> int:
+    """The count of numbers in a value, at any depth, that are infinite or NaN."""
+    waiting, count = [value], 0
+    while waiting:
+        match waiting.pop():
+            case float() as number:
+                count += not math.isfinite(number)
+            case list() as items:
+                waiting += items
+            case dict() as items:
+                waiting += items.values()
+    return count
 
 
 def word_of(value: object) -> Met:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
 import msgspec
 
+from polyhead.data.formats.lines import strict_json
 from polyhead.errors import DataError
 from polyhead.tasks.limits import lines_of
 
@@ -25,8 +25,8 @@ def document_in(file: BinaryIO, path: str) -> list[Any] | None:
     """The records of a file that is one JSON value; None for a file with one value per line.
 
     It is a document if its first line is not a complete JSON value, or is the only one; in a file named .jsonl the only
-    line is a row. Raises DataError for a document that is too large, not UTF-8 or not JSON, or whose records have no
-    order.
+    line is a row. Raises DataError for a document that is too large, not UTF-8 or not JSON, whose records have no
+    order, or with an object that names a key twice.
     """
     lines = (line for line in lines_of(file) if line is None or line.strip(b"\xef\xbb\xbf \t\r\n"))
     first, second = next(lines, b""), next(lines, b"")
@@ -43,7 +43,9 @@ def document_in(file: BinaryIO, path: str) -> list[Any] | None:
         allowed = f"{LARGEST_DOCUMENT:,} bytes"
         raise DataError(f"{path} is too large to be read as one JSON array", allowed=allowed, do=AS_LINES)
     try:
-        value = json.loads(raw.decode("utf-8-sig"))
+        value = strict_json(raw.decode("utf-8-sig"))
+    except DataError as error:
+        raise error.at(path) from None
     except (ValueError, RecursionError) as error:
         if start != b"[":
             return None  # lines, some of them damaged

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polyhead.data.formats.lines import unpacked
+from polyhead.data.formats.lines import strict_json, unpacked
 from polyhead.data.tables import documents
 from polyhead.data.tables.base import Chunk, Numbered, TableFormat
 from polyhead.data.tables.written import LineWriter, json_bytes
-from polyhead.errors import BadValue
+from polyhead.errors import BadValue, DataError
 from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, every_line, too_many_values
 
 
@@ -71,6 +70,8 @@ class JsonRows(TableFormat):
         if too_many_values(text):
             raise self.bad("the line holds too many values", None, number, SHORTEN, f"{MOST_VALUES:,}")
         try:
-            return json.loads(text)
+            return strict_json(text)
+        except DataError as error:
+            raise self.bad(error.what, error.got, number, str(error.do), error.allowed) from None
         except (ValueError, RecursionError) as error:
             raise self.bad("the line is not JSON", error, number, "fix the line") from None

@@ -32,6 +32,7 @@ class ParquetWriter(Writer):
         """Kept columns have their own types, or those of their values."""
         super().__init__(kept, columns, **about)
         arrow = arrow_for("writing Parquet")
+        self.nulled_in = ("mixed", "list", "object") if self.kept_schema is None else ()  # what is written as JSON
         kept_fields = _schema_of_words(self.types) if self.kept_schema is None else self.kept_schema
         self.schema = arrow.schema(
             [*kept_fields, *(arrow.field(column.name, arrow_type_of(column)) for column in columns)]

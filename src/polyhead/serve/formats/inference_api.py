@@ -100,6 +100,7 @@ class EmbedRequest(ReadOptions, kw_only=True):
     normalize: bool = True
     dimensions: int | None = None
     encoding_format: Literal["float"] | None = None
+    parameters: dict[str, Any] | None = None  # where pipelines have what stands beside `inputs` here
 
 
 class Sentences(Wire):
@@ -217,6 +218,8 @@ def _sequences(service: Service, inputs: object) -> list[AnyInput]:
 async def _embed(service: Service, request: Request) -> Response:
     requested = await body_value(request, _EMBED)
     requested.check()
+    if requested.parameters:
+        raise BadValue("options stand beside 'inputs'", got=list(requested.parameters), do="leave 'parameters' out")
     texts = text_list(service, requested.inputs, "inputs")
     check_dimensions(service, requested.dimensions)
     vectors = await vectors_of(service, request, texts)

@@ -44,7 +44,7 @@ def text_in(row: RowInput | BadValue) -> Input | None:
     return row.input if isinstance(row, RowInput) and isinstance(row.input, tuple) else None
 
 
-def documents_of(source: Path | str, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
+def documents_of(source: Path | str | Rows, roles: Mapping[str, str], show: Show) -> Iterator[Input]:
     """The documents that a file's rows may be: a text, a pair read together, and each text of a pair alone.
 
     `roles` names columns of the file if they are not found by name; rows without a text are skipped.

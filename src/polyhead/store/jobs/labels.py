@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.arguments import check_fields
+from polyhead.data.rows import Rows
 from polyhead.errors import ConfigError, DataError
 from polyhead.progress import Show
 from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
@@ -46,7 +47,7 @@ class LabelRequest(Value):
 
 
 def label_rows(
-    answers: StoredAnswers, source: Path | str, wish: LabelRequest, *, show: Show = lambda text: None
+    answers: StoredAnswers, source: Path | str | Rows, wish: LabelRequest, *, show: Show = lambda text: None
 ) -> Iterator[dict[str, object]]:
     """Rows with id, text, and each task's answer and score; for texts of the file in the store, each once.
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from polyhead.data.formats.lines import in_utf8
+from polyhead.data.formats.lines import in_utf8, strict_json
 from polyhead.data.guess_texts import CONTEXTS, TEXTS
 from polyhead.data.rows import open_rows
 from polyhead.data.tables.base import table_format
@@ -164,7 +164,9 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
     if form == "text" or (form == "auto" and start not in ("{", '"')):
         return InputLine(input=(text,))
     try:
-        row = json.loads(text)  # keeps lone surrogates, which are replaced and counted when read
+        row = strict_json(text)  # keeps lone surrogates, which are replaced and counted when read
+    except DataError as error:
+        raise BadValue(f"line {number}: {error.what}", got=error.got, allowed=error.allowed, do=error.do) from None
     except (ValueError, RecursionError) as error:
         if form == "auto" and start == '"':
             return InputLine(input=(text,))

@@ -52,6 +52,7 @@ class ScoreCounts(Value):
     tokens: int = 0
     cut: int = 0  # tokens that were not read
     repaired: int = 0
+    nulled: int = 0  # numbers of kept columns that are not finite, which are null in the format of OUT
     seconds: float = 0.0
 
     def __add__(self, other: ScoreCounts) -> ScoreCounts:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.data.rows import open_rows
+from polyhead.data.rows import Rows, open_rows
 from polyhead.engine.session import Session
 from polyhead.errors import DataError
 from polyhead.progress import Show
@@ -46,7 +46,7 @@ def resampled(
     store: CorpusStore,
     session: Session,
     columns: Sequence[ResultColumn],
-    source: Path | str,
+    source: Path | str | Rows,
     *,
     roles: Mapping[str, str],
     rows: int = SAMPLE,
@@ -95,7 +95,7 @@ def resampled(
 
 
 def drawn_texts(
-    source: Path | str, roles: Mapping[str, str], rows: int, rng: np.random.Generator, show: Show
+    source: Path | str | Rows, roles: Mapping[str, str], rows: int, rng: np.random.Generator, show: Show
 ) -> list[Input]:
     """Texts or pairs of so many rows of a file, sampled by `rng`; rows without one are skipped."""
     file = open_rows(source)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.data.rows import Rows, open_file
@@ -190,7 +192,8 @@ class _Work:
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
             self.check_source()  # pieces must come from the bytes that the job names
-            pieces.add(content, self._counts(results, time.monotonic() - piece_began))
+            counts = self._counts(results, time.monotonic() - piece_began)
+            pieces.add(content, msgspec.structs.replace(counts, nulled=writer.nulled(chunk)))
             done, seconds = pieces.counts.rows, time.monotonic() - began
             total = job.survey.rows
             show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
