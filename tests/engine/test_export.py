@@ -337,7 +337,7 @@ def test_features_pass_their_codec(trunk, tmp_path):
     assert export.tasks["mood"].largest_difference < 1e-5
 
 
-@pytest.mark.parametrize("positions", ["attention", "first", "mean"])
+@pytest.mark.parametrize("positions", ["attention", "first", "second", "mean"])
 def test_files_tell_the_codec_tokens(trunk, tmp_path, positions):
     """Of both paddings: a file has ids, and a table of what the codec says of them."""
     pool = Pool(positions=positions, part="task:x" if positions == "attention" else None, codec=CODECS["token1"])

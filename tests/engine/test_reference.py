@@ -221,7 +221,7 @@ def test_deltas_respect_what_isolated_prompts_see():
     np.testing.assert_allclose(features(task, batch), wanted, atol=NEAR)
 
 
-@pytest.mark.parametrize("positions", ["first", "mean", "attention"])
+@pytest.mark.parametrize("positions", ["first", "second", "mean", "attention"])
 def test_pools_of_the_text_leave_prompt_rows_out(positions):
     """Isolated prompts change nothing of the text, so each pool gives what it gives without prompts."""
     part, heads = ("task:t", 2) if positions == "attention" else (None, 0)
@@ -230,6 +230,15 @@ def test_pools_of_the_text_leave_prompt_rows_out(positions):
     under = loaded(read_by(prompted_path(TRUNK, "t", GROUP[2:], isolated=True), pool))
     plain = loaded(read_by(delta_path(TRUNK, "t", None, None), pool))
     np.testing.assert_allclose(features(under, batch), features(plain, batch), atol=NEAR)
+
+
+@pytest.mark.parametrize(("positions", "place"), [("first", 0), ("second", 1)])
+def test_one_token_of_each_text_is_read_and_the_last_of_shorter_ones(positions, place):
+    task = loaded(read_by(delta_path(TRUNK, "t", None, None), Pool(positions=positions)))
+    batch, rows = texts()
+    wanted = [run_by_hand(embedded(TRUNK.arrays, *row), everything(len(row[0]))) for row in rows]
+    wanted = [states[min(place, len(states) - 1)] for states in wanted]
+    np.testing.assert_allclose(features(task, batch), wanted, atol=NEAR)
 
 
 def test_prompt_rows_pass_through_the_codec_before_they_are_mixed():

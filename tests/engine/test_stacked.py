@@ -19,7 +19,7 @@ from polyhead.deep.stacked.ends import StackedEnds, is_stacked
 from polyhead.deep.stacked.maps import StackMember
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.engine.backends.prefix import stored_layers
-from polyhead.plan import Pool
+from polyhead.plan import PLACE_OF, Pool
 from polyhead.testing.tiny import (
     CODECS,
     tiny_batch,
@@ -144,7 +144,7 @@ def test_kept_features_are_answered_by_the_same_stacks():
     assert max(map(len, values.values())) > 1
     for pool, names in values.items():
         layers = stored_layers(tasks[names[0]].path)
-        positions = 1 if pool.positions in ("first", "mean") else 5
+        positions = 1 if pool.positions in (*PLACE_OF, "mean") else 5
         mask = np.arange(positions) < drawn.integers(1, positions + 1, 4)[:, None]
         kept = drawn.standard_normal((4, positions, layers, 16)).astype(np.float32) * mask[..., None, None]
         features = FeatureBatch(values=kept, mask=mask)
@@ -161,7 +161,7 @@ def test_nothing_is_answered_by_the_same_stacks(rows, words, caplog):
     backend, own = TorchBackend(TRUNK, tasks), TorchBackend(TRUNK, tasks, deterministic=True)
     for name, task in tasks.items():
         if rows == 0 or task.path.stored().pool.positions == "tokens":
-            positions = 1 if task.path.stored().pool.positions in ("first", "mean") else words
+            positions = 1 if task.path.stored().pool.positions in (*PLACE_OF, "mean") else words
             values = np.zeros((rows, positions, stored_layers(task.path), 16), np.float32)
             features = FeatureBatch(values=values, mask=np.zeros((rows, positions), bool))
             stacked, expected = backend.heads([name], features)[name], own.heads([name], features)[name]

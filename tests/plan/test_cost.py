@@ -220,7 +220,7 @@ POOLS = {
     "fixed layers, one vector": [
         {"layers": layers, "of": of, "positions": positions}
         for layers, of in (("last", 1), ("mean", 16))
-        for positions in ("first", "mean")
+        for positions in ("first", "second", "mean")
     ],
     "fixed layers, attention": [
         {"layers": layers, "of": of, "positions": "attention", "heads": 16, "part": "task:a"}

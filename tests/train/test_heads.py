@@ -417,6 +417,7 @@ def test_offsets_are_what_balanced_shares_would_add():
                 "linear, last layer",
                 "linear, last 4 layers",
                 "linear, last 4 layers side by side",
+                "linear, first word, last 4 layers side by side",
                 "linear, last 4 layers side by side, words",
                 "attention",
             ],

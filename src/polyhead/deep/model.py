@@ -346,7 +346,9 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool
     chosen = {"last": [depth], "mean": list(range(depth - pool.of + 1, depth + 1)), "all": list(range(1, depth + 1))}
     layers = [states.layer(i) for i in chosen[pool.layers]]
     mask = states.mask
-    if pool.positions in PLACE_OF:
+    if pool.positions == "first":
+        layers, mask = [h[:, :1] for h in layers], mask[:, :1]
+    elif pool.positions in PLACE_OF:
         index = (mask.sum(dim=1) - 1).clamp(max=PLACE_OF[pool.positions]).view(-1, 1, 1)
         layers, mask = [h.gather(1, index.expand(-1, -1, h.shape[-1])) for h in layers], mask[:, :1]
     elif pool.positions == "mean":

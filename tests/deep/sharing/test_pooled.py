@@ -45,14 +45,14 @@ def test_heads_are_one_for_64_dimensions_unless_said():
 
 
 @cases("layers", ["last", "mean", "learned"])
-@cases("positions", ["first", "mean", "attention"])
+@cases("positions", ["first", "second", "mean", "attention"])
 def test_a_pool_has_a_part_exactly_where_something_is_learned(layers, positions):
     pool = path_of(layers=layers, positions=positions).pool
     assert (pool.part is not None) == (layers == "learned" or positions == "attention")
 
 
 def test_a_tagging_task_reads_words_whatever_the_positions():
-    for positions in ("first", "mean", "attention", "auto"):
+    for positions in ("first", "second", "mean", "attention", "auto"):
         assert path_of("names", positions=positions).pool.positions == "tokens"
 
 

@@ -16,7 +16,7 @@ from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.compile.heads import Slot, folded_task
 from polyhead.plan import PLACE_OF, Path, Pool
 
-VECTORS = (*PLACE_OF, "mean")  # positions of which a text has one vector
+VECTORS = tuple(sorted((*PLACE_OF, "mean")))  # positions of which a text has one vector, in the order of `value_spans`
 
 
 class StackMember(NamedTuple):

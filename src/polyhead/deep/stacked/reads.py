@@ -24,9 +24,8 @@ class BatchPositions(msgspec.Struct, frozen=True, eq=False):
     """A batch's positions in the forms that poolers need, on the device."""
 
     keep: Tensor  # (rows, tokens, 1) float32: 0, or a low number for padding
-    share: Tensor  # (rows, 1, tokens) float32: 1 / length, or 0 for padding
+    share: Tensor  # (rows, positions of `VECTORS`, tokens) float32: how much of each token is in these vectors
     starts: Tensor  # (rows, words, neighbours) int64: how many words stand before this one in `places`
-    second: Tensor  # (rows,) int64: each text's second token, or its only one, among all rows' tokens laid end to end
     places: Tensor  # int64: the first token, among all rows' tokens laid end to end, of every neighbour that is a word
 
     @classmethod
@@ -37,20 +36,16 @@ class BatchPositions(msgspec.Struct, frozen=True, eq=False):
         near = around[:, np.arange(words.shape[1])[:, None] + np.arange(2 * edge + 1)]
         is_word = near >= 0
         places = (near + tokens * np.arange(rows)[:, None, None])[is_word]
-        second = tokens * np.arange(rows) + np.clip(mask.sum(axis=1) - 1, 0, PLACE_OF["second"])
-        integers = np.concatenate([np.cumsum(is_word) - is_word.ravel(), places, second])
-        lengths = np.maximum(mask.sum(axis=1, keepdims=True), 1)
-        floats = np.concatenate([np.where(mask, 0.0, HIDDEN), mask / lengths], axis=1)
-        keep, share = torch.split(to_device(floats.astype(np.float32), device), [tokens, tokens], dim=1)
-        sizes = [near.size, len(places), rows]
-        starts, firsts, seconds = torch.split(to_device(integers.astype(np.int64), device), sizes)
-        return cls(
-            keep=keep.unsqueeze(2),
-            share=share.unsqueeze(1),
-            starts=starts.view(near.shape),
-            places=firsts,
-            second=seconds,
-        )
+        integers = np.concatenate([np.cumsum(is_word) - is_word.ravel(), places])
+        lengths = mask.sum(axis=1, keepdims=True)
+        shares = {"mean": mask / np.maximum(lengths, 1)}
+        for name, place in PLACE_OF.items():
+            shares[name] = mask & (np.arange(tokens) == np.minimum(lengths - 1, place))
+        floats = np.concatenate([np.where(mask, 0.0, HIDDEN), *(shares[name] for name in VECTORS)], axis=1)
+        keep, share = torch.split(to_device(floats.astype(np.float32), device), [tokens, len(VECTORS) * tokens], dim=1)
+        starts, firsts = torch.split(to_device(integers.astype(np.int64), device), [near.size, len(places)])
+        share = share.view(rows, len(VECTORS), tokens)
+        return cls(keep=keep.unsqueeze(2), share=share, starts=starts.view(near.shape), places=firsts)
 
 
 class ValueSpan(NamedTuple):
@@ -111,28 +106,26 @@ class ReadStates:
     @lazy
     def vectors(self) -> Tensor:
         """As of `HeadReads`."""
-        parts = []
-        for positions in VECTORS:
-            values = [value for value in self._spans.values() if value.pool.positions == positions]
-            if not values:
-                continue
-            each = self._stack[:, 0]
-            if positions == "second":
-                each = self._stack.flatten(0, 1)[self._positions.second]
-            elif positions == "mean":
-                each = torch.bmm(self._positions.share, self._stack.flatten(2)).view(each.shape)
-            mixed = torch.bmm(self._mixes(values).expand(len(each), -1, -1), each)
-            codecs = {msgspec.structs.replace(value.pool.codec, before_mean=False) for value in values}
-            groups = [values] if len(codecs) == 1 else [[value] for value in values]
-            split = torch.split(mixed, [sum(value.kept for value in group) for group in groups], dim=1)
-            parts += [self._codecs.coded(part, group[0].pool.codec) for part, group in zip(split, groups, strict=True)]
+        values = [value for value in self._spans.values() if value.pool.positions in VECTORS]
+        places = [VECTORS.index(value.pool.positions) for value in values]
+        least, most = min(places), max(places) + 1
+        each = self._stack[:, 0]
+        if (least, most) != (0, 1):  # of more than the first tokens
+            each = torch.bmm(self._positions.share[:, least:most], self._stack.flatten(2))
+            each = each.view(len(each), (most - least) * self._stack.shape[2], self._stack.shape[3])
+        mixes = self._mixes(values, [place - least for place in places], of=most - least)
+        mixed = torch.bmm(mixes.expand(len(each), -1, -1), each)
+        codecs = {msgspec.structs.replace(value.pool.codec, before_mean=False) for value in values}
+        groups = [values] if len(codecs) == 1 else [[value] for value in values]
+        split = torch.split(mixed, [sum(value.kept for value in group) for group in groups], dim=1)
+        parts = [self._codecs.coded(part, group[0].pool.codec) for part, group in zip(split, groups, strict=True)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).flatten(1)
 
-    def _mixes(self, values: Sequence[ValueSpan]) -> Tensor:
-        """(vectors of all values, layers): how much of each layer is in them."""
+    def _mixes(self, values: Sequence[ValueSpan], places: Sequence[int], *, of: int) -> Tensor:
+        """(vectors of all values, places * layers): how much of each layer, at the value's place, is in them."""
         layers, rows = self._stack.shape[2], []
-        for value in values:
-            shares = np.eye(layers, dtype=np.float32)[layers - value.layers :]
+        for value, place in zip(values, places, strict=True):
+            shares = np.eye(of * layers, dtype=np.float32)[(place + 1) * layers - value.layers : (place + 1) * layers]
             rows.append(shares if value.kept > 1 else shares.mean(axis=0, keepdims=True))
         return self._codecs.constant(np.concatenate(rows))
 

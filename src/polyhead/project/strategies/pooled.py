@@ -26,8 +26,8 @@ BESIDE = 4
 four sets (docs/project/log.md)."""
 
 FIRST_WORD = f"linear, first word, last {BESIDE} layers side by side"
-"""Where a text begins as its label says, with "who" or "how many", far better than mean vectors; elsewhere worse
-(docs/project/log.md)."""
+"""A linear head on the states of one token: better by 10 points and more where a text begins with what its label says,
+as questions do, and worse elsewhere (decision 0069)."""
 
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
