@@ -346,10 +346,8 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool
     chosen = {"last": [depth], "mean": list(range(depth - pool.of + 1, depth + 1)), "all": list(range(1, depth + 1))}
     layers = [states.layer(i) for i in chosen[pool.layers]]
     mask = states.mask
-    if pool.positions == "first":
-        layers, mask = [h[:, :1] for h in layers], mask[:, :1]
-    elif pool.positions in PLACE_OF:
-        index = (mask.sum(dim=1) - 1).clamp(max=PLACE_OF[pool.positions]).view(-1, 1, 1)
+    if pool.positions in PLACE_OF:
+        index = (mask.sum(dim=1) - 1).clamp(0, PLACE_OF[pool.positions]).view(-1, 1, 1)
         layers, mask = [h.gather(1, index.expand(-1, -1, h.shape[-1])) for h in layers], mask[:, :1]
     elif pool.positions == "mean":
         weights = (mask / mask.sum(dim=1, keepdim=True)).unsqueeze(-1)
@@ -362,9 +360,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> StoredPool
         index = words.clamp(min=0).long().unsqueeze(-1)
         layers = [h.gather(1, index.expand(-1, -1, h.shape[-1])) * mask.unsqueeze(-1) for h in layers]
     if pool.layers == "mean" and not pool.codec.before_mean:
-        total = layers[0].float()
-        for layer in layers[1:]:
-            total = total + layer
+        total = sum(layers[1:], layers[0].float())
         return StoredPool(values=(total / len(layers)).unsqueeze(2), mask=mask)
     return StoredPool(values=torch.stack([h.float() for h in layers], dim=2), mask=mask)
 

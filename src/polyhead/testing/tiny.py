@@ -260,8 +260,7 @@ def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
 def _pools(task: Task, codec: Codec) -> Iterator[Pool]:
     mixes = [("last", 1), ("mean", 2), ("learned", 1)]
     for positions in (*PLACE_OF, "mean") if task.kind == "multi_label" else ():
-        each = msgspec.structs.replace(codec, before_mean=True)
-        yield Pool(layers="beside", of=2, positions=positions, codec=each)
+        yield Pool(layers="beside", of=2, positions=positions, codec=msgspec.structs.replace(codec, before_mean=True))
     for layers, of in mixes:
         for positions in ["first"] if kind_of(task).per_word else [*PLACE_OF, "mean", "attention"]:
             part = "task:x" if layers == "learned" or positions == "attention" else None
