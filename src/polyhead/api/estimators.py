@@ -133,12 +133,12 @@ class _TextEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _fitted(self, X: Any, answers: list[Any], kind: str, **settings: Any) -> Self:
-        before = dict(vars(self))
+        before = self.__dict__.copy()
         try:
             return self._learned(self._texts(X, reset=True), answers, kind, **settings)
         except BaseException:
-            vars(self).clear()  # the model before stays, with the columns that it reads
-            vars(self).update(before)
+            self.__dict__.clear()  # the model before stays, with the columns that it reads
+            self.__dict__.update(before)
             raise
 
     def _learned(self, texts: list[Any], answers: list[Any], kind: str, **settings: Any) -> Self:

@@ -108,7 +108,7 @@ def tokens_of(pool: Pool, *, ids: np.ndarray, mask: np.ndarray, words: np.ndarra
 
 def token_places(pool: Pool, mask: np.ndarray) -> np.ndarray:
     """The place of the one token that the pool reads of each text, int64 (rows,), from `mask` (rows, tokens)."""
-    return np.clip(mask.sum(axis=1) - 1, 0, PLACE_OF[pool.positions])
+    return np.asarray(np.clip(mask.sum(axis=1) - 1, 0, PLACE_OF[pool.positions]))
 
 
 def _tokens_of_shape(tokens: np.ndarray | None, shape: tuple[int, ...], codec: Codec) -> np.ndarray:

@@ -258,11 +258,11 @@ def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
 
 
 def _pools(task: Task, codec: Codec) -> Iterator[Pool]:
-    mixes = [("last", 1), ("mean", 2), ("learned", 1)]
-    for positions in (*PLACE_OF, "mean") if task.kind == "multi_label" else ():
+    every: tuple[Positions, ...] = (*PLACE_OF, "mean", "attention")
+    for positions in every[:-1] if task.kind == "multi_label" else ():
         yield Pool(layers="beside", of=2, positions=positions, codec=msgspec.structs.replace(codec, before_mean=True))
-    for layers, of in mixes:
-        for positions in ["first"] if kind_of(task).per_word else [*PLACE_OF, "mean", "attention"]:
+    for layers, of in (("last", 1), ("mean", 2), ("learned", 1)):
+        for positions in every[:1] if kind_of(task).per_word else every:
             part = "task:x" if layers == "learned" or positions == "attention" else None
             yield Pool(layers=layers, of=of, positions=positions, part=part, codec=codec)  # type: ignore[arg-type]
 
