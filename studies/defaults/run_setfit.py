@@ -1,16 +1,18 @@
 """The default beside SetFit 1.2 and logistic regression, the same encoder and rows: accuracy and seconds of training.
 
     python benchmarks/peers/environments.py setfit       once: SetFit's environment
-    python -m studies defaults run-setfit [--sets trec6,cr] [--sizes 8,16,64] [--part 1/2] [--report]
+    python -m studies defaults run-setfit [--sets trec6,cr] [--sizes 8,16,64] [--part 1/2] [--default] [--report]
 
 Whole test splits, three draws. SetFit has its own defaults (`benchmarks/peers/setfit_train.py`); where one pass over
 its pairs has more than `--max-steps` steps, its argument `max_steps` ends training there, as each row says. Seconds
 are of learning from labelled texts, encoding included; models are loaded before. Goes on where it stopped: rows are in
-runs/heads_setfit.jsonl, or else in the results.
+runs/heads_setfit.jsonl, or else in the results. With `--default` the default of rows that are there is trained anew,
+and nothing else; such a row says when and where under `default_of`.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import statistics
@@ -52,7 +54,7 @@ from studies.defaults.run import (
     written,
 )
 from studies.evidence import by_draw, counted, estimate, judged
-from studies.results import Claim
+from studies.results import Claim, hardware
 from studies.settings import (
     checked_names,
     command,
@@ -80,12 +82,17 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--part", default="1/1", help="i/n: every n-th run, from the i-th on")
     parser.add_argument("--max-steps", type=int, default=MAX_STEPS, help="of SetFit's encoder")
+    parser.add_argument("--default", action="store_true", help="train only the default of rows that are there anew")
     options = parsed(parser)
     if not options.report:
         study = resumed(options.rows[0], NAME)
         sets, sizes = checked_names(options.sets, NAMES, "set"), checked_names(options.sizes, SIZES, "size")
         jobs = part_of([(name, size, draw) for size in sizes for draw in DRAWS for name in sets], options.part)
         for number, (name, size, draw) in enumerate(jobs, start=1):
+            if options.default:
+                for row in study.replaced(again, set=name, size=size, draw=draw):
+                    say(str(row))
+                continue
             training = (name, size, draw, options.max_steps, options.threads)
             say(str(study.row(partial(run, *training), set=name, size=size, draw=draw)))
             say_left(study.rows, done=number, total=len(jobs))
@@ -114,6 +121,14 @@ def run(name: str, size: str, draw: int, max_steps: int, threads: int | None) ->
         REGRESSION: regression(name, rows),
     }
     return {"rows": len(rows), "methods": methods, "run_seconds": round(time.perf_counter() - began, 1)}
+
+
+def again(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with the default trained anew on the same labelled rows."""
+    source = SETS[row["set"]]
+    trained = default(row["set"], labelled(source, row["size"], row["draw"]), read(source, source.test), row["draw"])
+    now = {"date": datetime.date.today().isoformat(), "hardware": hardware()}
+    return {**row, "methods": {**row["methods"], OURS: trained}, "default_of": now}
 
 
 def default(name: str, rows: list[dict[str, Any]], test: list[dict[str, Any]], draw: int) -> dict[str, object]:
