@@ -363,6 +363,13 @@ def test_a_lazy_frame_is_not_asked_for_its_columns(model):
             model.predict(polars.LazyFrame({"text": ["a"]}))
 
 
+def test_two_columns_of_one_name_are_refused(model):
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(errors.BadValue, match="two columns of the table have one name") as caught:
+        model.predict(pandas.DataFrame([["a", "b"]], columns=["text", "text"]))
+    assert "rename or drop one" in str(caught.value)
+
+
 def test_a_text_in_a_tuple_of_its_own_is_a_text(model):
     assert model.predict([("the lamp is good",)]) == model.predict(["the lamp is good"])
 

@@ -63,7 +63,11 @@ def frame_of(value: object) -> Frame | None:
         import narwhals as nw
     except ImportError:
         raise MissingExtra("narwhals", "frames", "reading a frame", instead="give lists") from None
-    frame = nw.from_native(value, eager_only=True, pass_through=True)
+    try:
+        frame = nw.from_native(value, eager_only=True, pass_through=True)
+    except nw.exceptions.DuplicateError:
+        names = list(map(str, getattr(value, "columns", ())))
+        raise BadValue("two columns of the table have one name", got=names, do="rename or drop one of them") from None
     if not isinstance(frame, nw.DataFrame):
         raise BadValue(
             "the table cannot be read",
