@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from polyhead import Model
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.errors import TrunkNotFound, WrongTrunk
+from polyhead.errors import BundleError, TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS
 from polyhead.project.pretrained import load_trunk, stated_shape
 from polyhead.testing import tiny_trunk
@@ -191,10 +191,8 @@ def test_without_a_name_the_bundle_keeps_its_encoder_and_no_path_is_shown(trunk,
 
 
 @pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
-def test_a_folder_that_is_removed_begins_anew_with_the_encoder_that_it_recorded(
-    trunk, folder, tmp_path, monkeypatch, made
-):
-    """The encoder was looked for in the folder, which is gone."""
+def test_another_model_in_a_folder_that_is_removed_begins_anew(trunk, folder, tmp_path, monkeypatch, made):
+    """The one before says so, since all of its tasks are gone; that of the folder had looked for the encoder there."""
     begun = []
 
     def trained(project, **_):
@@ -207,7 +205,9 @@ def test_a_folder_that_is_removed_begins_anew_with_the_encoder_that_it_recorded(
     model = made(folder)
     model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
     shutil.rmtree(folder)
-    model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
+    with pytest.raises(BundleError, match="there is no bundle at"):
+        model.fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
+    Model(str(trunk), folder=folder, verbose=False).fit("mood", ["a", "b"] * 6, ["x", "y"] * 6)
     assert begun == [str(folder), str(trunk)]
     for recorded in ("minilm", ENCODERS["minilm"].hub):
         rename(folder, recorded)

@@ -104,9 +104,8 @@ class Writer(ABC):
 
     def nulled(self, chunk: Chunk) -> int:
         """How many kept numbers of a chunk the format cannot write, since they are not finite: they become null."""
-        columns = [chunk.column(name) for name in self.kept if self.types.get(name) in self.nulled_in]
-        values = (column if isinstance(column, list) else column.to_pylist() for column in columns)
-        return sum(map(count_not_finite, values))
+        names = [name for name in self.kept if self.types.get(name) in self.nulled_in]
+        return sum(map(count_not_finite, chunk.kept(names))) if names else 0
 
     @abstractmethod
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
