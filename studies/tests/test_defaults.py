@@ -50,6 +50,18 @@ def test_the_readme_shows_sets_that_have_every_draw():
     assert setfit_table(rows[-1:])[2:] == []
 
 
+def test_the_default_is_trained_anew_and_nothing_else(monkeypatch):
+    row = {"set": "cr", "size": "8", "draw": 2, **setfit_row("cr", "8", 2, 0.8, 0.7)}
+    monkeypatch.setattr(run_setfit, "labelled", lambda source, size, draw: [source.folder, size, draw])
+    monkeypatch.setattr(run_setfit, "read", lambda source, split: split)
+    monkeypatch.setattr(run_setfit, "default", lambda *given: {"accuracy": 0.9, "of": given})
+    changed = run_setfit.again(row)
+    assert changed["methods"].pop(run_setfit.OURS) == {"accuracy": 0.9, "of": ("cr", ["cr", "8", 2], "test", 2)}
+    assert set(changed.pop("default_of")) == {"date", "hardware"}
+    del row["methods"][run_setfit.OURS]
+    assert changed == row
+
+
 def test_all_sets_and_draws_above_setfit_hold():
     rows = [setfit_row(name, "16", draw, 0.8, 0.7) for name in run_setfit.NAMES for draw in (1, 2, 3)]
     assert [(claim.value, claim.holds) for claim in run_setfit.claims(rows)] == [(10, True), (10, True)]
