@@ -166,7 +166,7 @@ def rollback(
     The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
     prompt group must go back together: VERSION is that of the first, the others get the versions made with it. A
     version that is not the newest is pinned: `polyhead train` does not replace it unless `--retrain` names the task.
-    As of an update, a changed kind, changed labels, and probes that get another answer are printed.
+    As in an update, a changed kind, changed labels, and probes that get another answer are printed.
     """
     ours, chosen = Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
