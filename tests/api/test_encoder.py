@@ -192,7 +192,7 @@ def test_without_a_name_the_bundle_keeps_its_encoder_and_no_path_is_shown(trunk,
 
 @pytest.mark.parametrize("made", [lambda folder: Model(folder=folder, verbose=False), Model.load], ids=["new", "load"])
 def test_another_model_in_a_folder_that_is_removed_begins_anew(trunk, folder, tmp_path, monkeypatch, made):
-    """The one before says so, since all of its tasks are gone; that of the folder had looked for the encoder there."""
+    """The open model refuses to fit, since its tasks are gone; a new one takes the encoder that is named."""
     begun = []
 
     def trained(project, **_):

@@ -166,7 +166,7 @@ def test_a_fit_that_fails_leaves_the_model_before_and_its_labels(trunk):
 
 
 def test_a_fit_that_fails_leaves_the_columns_that_the_model_reads(trunk):
-    """Columns of the refused rows were asked for, and those that the model had learned from were refused."""
+    """The estimator wanted the columns of the failed fit, and refused those that its model had learned from."""
     frame = pytest.importorskip("pandas").DataFrame({"title": TEXTS, "body": TEXTS[::-1]})
     fitted = PolyheadClassifier(trunk, effort="quick", training=SHORT).fit(frame, MOODS)
     before = fitted.predict(frame).tolist()

@@ -478,7 +478,7 @@ def test_a_folder_is_changed_where_it_lies(trunk, tmp_path):
 
 
 def test_versions_are_those_that_answer_and_a_change_begins_from_what_others_made(trunk, tmp_path):
-    """`versions` told those of the folder, while another model's had not been read yet and earlier ones answered."""
+    """`versions` named those in the folder, which another model had changed, while the earlier ones answered."""
     texts, moods, things = rows()
     options = {"folder": tmp_path / "bundle", "backend": "reference", "verbose": False}
     one, two = Model(trunk, **options).fit("mood", texts, moods).fit("thing", texts, things), Model(trunk, **options)

@@ -55,7 +55,7 @@ class Rows:
         self._table: TableFormat | None = known(path, wanted) if known else None
         self.columns: dict[str, None] = {} if self._table is None else self._table.columns
         self.has_cells = self._table is not None and self._table.has_cells
-        self._known: Survey | None = None  # once it was asked for
+        self._known: Survey | None = None  # None: not read yet
 
     def __str__(self) -> str:
         return self.path

@@ -218,8 +218,7 @@ class Pool(Value, tag="pool"):
     `first`, `second` (of BERT the beginning of the first word), `mean`, `attention` (learned query, Du et al. 2020) and
     `prompt` (mean of its own prompt rows) give one vector; `tokens` gives the first sub-token of each word. Layers
     `beside` gives the vectors of the path's last layers side by side, each scaled to the length sqrt(width) (decision
-    0065), `of` times as wide. `all` (layers or positions)
-    keeps them unmixed: the stored form.
+    0065), `of` times as wide. `all` (layers or positions) keeps them unmixed: the stored form.
     """
 
     layers: LayerMix = "last"

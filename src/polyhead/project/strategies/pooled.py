@@ -207,7 +207,7 @@ def baseline_of(task: Task) -> Pooled:
 
 
 def _is_of_labels(task: Task) -> bool:
-    """Whether it gives labels of one text."""
+    """True for a task that labels one text."""
     return task.pair == "none" and kind_of(task).loss in ("cross_entropy", "binary_cross_entropy")
 
 
