@@ -86,7 +86,7 @@ def test_a_call_computes_with_the_weights_of_the_asked_tasks_alone(free_calls):
     names = ["task3", "task20", "task7"]
     (call,) = few_calls(backend, merged(loaded, names))
     (group,) = backend._loaded.arranged.groups
-    assert [group.members[seat] for seat in call.chosen["seats"]] == ["task3", "task7", "task20"]
+    assert [group.members[slot] for slot in call.chosen["slots"]] == ["task3", "task7", "task20"]
     assert {place.task: place.width for place in call.answers} == {"task3": 40, "task7": 3, "task20": 3}
     assert [len(call.chosen[f"of.{output}"]) for output in ("64", "32")] == [1, 2]
 
@@ -162,7 +162,7 @@ def test_weights_that_are_gathered_are_held_in_bfloat16_where_others_are():
     from polyhead.engine.backends.openvino.ops import OpenVINOOps
 
     ops, weights = OpenVINOOps(halved=True), np.random.default_rng(0).standard_normal((5, 4, 3)).astype(np.float32)
-    taken = ops.gather(ops.constant(weights), ops.input("seats", "int", (-1,)))
+    taken = ops.gather(ops.constant(weights), ops.input("slots", "int", (-1,)))
     model = ov.Model([ov.opset13.result(taken)], list(ops.inputs.values()), "gathered")
     held = {node.get_element_type().get_type_name() for node in model.get_ops() if node.get_type_name() == "Constant"}
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

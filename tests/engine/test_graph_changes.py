@@ -158,7 +158,7 @@ def test_heads_of_several_forms_share_a_graph_which_stays_when_one_leaves(gone):
     assert_right(backend, loaded(rest))
     assert not runtime.compiled, "the graph knows the one that left, and where the others' outputs stand"
     graphs = [call.graph.recipe.label for call in backend._loaded.full if call.answers]
-    assert len(graphs) == 1 and backend._loaded.arranged.groups[0].seats[0].tokens
+    assert len(graphs) == 1 and backend._loaded.arranged.groups[0].slots[0].tokens
     tasks = loaded({**rest, "new": pooled("new", hidden=16, labels=70)})
     attach(backend, "new", tasks["new"])
     assert_right(backend, tasks)
@@ -175,7 +175,7 @@ def test_few_of_many_are_asked_without_the_heads_of_the_rest(monkeypatch):
     assert runtime.compiled == ["poolers and heads of similar"]
     most = {name: path for name, path in MIXED.items() if name != "similar"}
     backend.run(plan.merge(most), BATCH)
-    assert len(runtime.compiled) == 1, "most of the seats are asked, so the graph of all runs"
+    assert len(runtime.compiled) == 1, "most of the slots are asked, so the graph of all runs"
 
 
 def test_several_change_at_once():

@@ -7,7 +7,7 @@ import pytest
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.compile.seats import Seat, SeatGroup, united
+from polyhead.engine.compile.slot_groups import GroupSlot, SlotGroup, merge_groups
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from support.numpy_graphs import NumpyRuntime
@@ -83,14 +83,17 @@ def test_in_deterministic_mode_every_form_is_a_graph_of_its_own():
 
 
 def group(form, *members):
-    return SeatGroup(form, tuple(Seat(member, ((member, 1),)) for member in members))
+    return SlotGroup(form, tuple(GroupSlot(member, ((member, 1),)) for member in members))
 
 
 def test_groups_are_one_as_far_as_they_may_be():
     a, b, c = group("a", "x", "y"), group("b", "z"), group("c", "u", "v")
-    units = united([a, b, c], (), may_be_one=lambda groups: sum(len(g.seats) for g in groups) < 4)
+    units = merge_groups([a, b, c], (), may_be_one=lambda groups: sum(len(g.slots) for g in groups) < 4)
     assert units == ((a, b), (c,))
-    gone = SeatGroup("a", (Seat("x", (("x", 1),)), Seat(None, (("y", 1),))))
-    assert united([gone, c], units, may_be_one=lambda groups: True) == ((gone, b.emptied()), (c,))
+    gone = SlotGroup("a", (GroupSlot("x", (("x", 1),)), GroupSlot(None, (("y", 1),))))
+    assert merge_groups([gone, c], units, may_be_one=lambda groups: True) == ((gone, b.emptied()), (c,))
     new = group("a", "x", "w")
-    assert united([new, c], units, may_be_one=lambda groups: sum(len(g.seats) for g in groups) < 4) == ((new,), (c,))
+    assert merge_groups([new, c], units, may_be_one=lambda groups: sum(len(g.slots) for g in groups) < 4) == (
+        (new,),
+        (c,),
+    )

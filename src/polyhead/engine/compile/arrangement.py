@@ -17,9 +17,9 @@ from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.heads import SlotForm, output_of, token_inputs_of
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.program import Token
-from polyhead.engine.compile.seats import Seat as Seat
-from polyhead.engine.compile.seats import SeatGroup as SeatGroup
-from polyhead.engine.compile.seats import seated, united
+from polyhead.engine.compile.slot_groups import GroupSlot as GroupSlot
+from polyhead.engine.compile.slot_groups import SlotGroup as SlotGroup
+from polyhead.engine.compile.slot_groups import assign_slots, merge_groups
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, cost, join_layers, merge, split_layers
 from polyhead.plan.nodes import owners_of_node
@@ -84,11 +84,11 @@ class Arrangement:
         plan, reads = self.passes.plan, list(reads_of(self.passes))
         self.begins = not deterministic and not self.passes.asides and _begins(plan)
         self.kept = self._kept(plan, reads)
-        self.stacks: tuple[SeatGroup[LaneForm, Chain], ...] = seated(
+        self.stacks: tuple[SlotGroup[LaneForm, Chain], ...] = assign_slots(
             self._lanes(plan), before.stacks if before else (), most=LANES
         )
         self.stack_of = {member: group.members for group in self.stacks for member in group.members}
-        self.groups: tuple[SeatGroup[HeadForm, str], ...] = seated(
+        self.groups: tuple[SlotGroup[HeadForm, str], ...] = assign_slots(
             self._slots(plan, reads),
             before.groups if before else (),
             most=FIXED_SLOTS if deterministic else SLOTS,
@@ -96,7 +96,7 @@ class Arrangement:
         )
         self.group_of = {name: group for group in self.groups for name in group.members}
         # Groups whose poolers and heads are one graph; in deterministic mode none has a part in another's bits.
-        self.units: tuple[tuple[SeatGroup[HeadForm, str], ...], ...] = united(
+        self.units: tuple[tuple[SlotGroup[HeadForm, str], ...], ...] = merge_groups(
             self.groups,
             before.units if before else (),
             may_be_one=lambda groups: not deterministic and _are_one(groups),
@@ -213,18 +213,18 @@ class Arrangement:
         return {name: slots[name] for name in self.tasks}
 
 
-def _are_one(groups: Sequence[SeatGroup[HeadForm, str]]) -> bool:
+def _are_one(groups: Sequence[SlotGroup[HeadForm, str]]) -> bool:
     """Whether one graph may hold them: of the same states, no larger than that of one group.
 
     Rows of prompts, neighbours of words, and what a codec says of tokens, are inputs that a group has for itself;
     states of all positions are larger than any answers beside them.
     """
-    seats = sum(len(group.seats) for group in groups)
+    slots = sum(len(group.slots) for group in groups)
     forms = [group.form.form for group in groups]
     has_own = any(
         f.pool.positions in ("prompt", "all") or f.window or token_inputs_of(f.pool) is not None for f in forms
     )
-    return len({group.form.read for group in groups}) == 1 and seats <= SLOTS and not has_own
+    return len({group.form.read for group in groups}) == 1 and slots <= SLOTS and not has_own
 
 
 def is_plain(node: Node) -> bool:

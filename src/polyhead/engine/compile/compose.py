@@ -9,10 +9,10 @@ import numpy as np
 
 from polyhead.engine.compile.arrangement import (
     Arrangement,
+    GroupSlot,
     HeadForm,
     Read,
-    Seat,
-    SeatGroup,
+    SlotGroup,
     chain,
     depth,
     down_to,
@@ -210,7 +210,7 @@ class _Composer:
                     continue
                 keys.add(key)
                 if above < 0:
-                    slots = len(self._arranged.group_of[name].seats)
+                    slots = len(self._arranged.group_of[name].slots)
                     table = self._table([prompt])
                     self._beside.setdefault(index, []).append(
                         ParallelStates(whose=prompt.part, slots=slots, prompts=table)
@@ -254,18 +254,18 @@ class _Composer:
                     few = is_few(self._arranged, group, names, gathers=self._gathers)
                     yield self._few(group, names) if few else self._head(group, names)
 
-    def _few(self, group: SeatGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
+    def _few(self, group: SlotGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
         """A call that gathers the weights of these tasks."""
         arranged, form = self._arranged, group.form.form
-        places = [place for place, seat in enumerate(group.seats) if seat.member in names]
-        tasks = tuple(str(group.seats[place].member) for place in places)
+        places = [place for place, slot in enumerate(group.slots) if slot.member in names]
+        tasks = tuple(str(group.slots[place].member) for place in places)
         outputs = slot_outputs(arranged, group)
         graph = self._graph(
             ("few heads", form, group.key[1]),
             few_graph(arranged, group, outputs),
             f"poolers and heads of some of {', '.join(group.members)}",
             layers=False,
-            alone=tuple(token for seat in group.seats if seat.member is not None for token in seat.tokens),
+            alone=tuple(token for slot in group.slots if slot.member is not None for token in slot.tokens),
             outputs=outputs,
         )
         inputs, outputs = self._head_inputs(group, names, self._reads[names[0]].at), graph.recipe.outputs
@@ -280,19 +280,19 @@ class _Composer:
         )
 
     def _each(
-        self, group: SeatGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
+        self, group: SlotGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> list[GraphCall]:
         """A call for each of these tasks."""
         return [self._group_call(self._only(group, name), [name], inputs) for name in names]
 
-    def _asked(self, group: SeatGroup[HeadForm, str]) -> list[str]:
+    def _asked(self, group: SlotGroup[HeadForm, str]) -> list[str]:
         return [name for name in group.members if name in self._reads]
 
-    def _head(self, group: SeatGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
+    def _head(self, group: SlotGroup[HeadForm, str], names: Sequence[str]) -> GraphCall:
         return self._group_call(group, names, self._head_inputs(group, names, self._reads[names[0]].at))
 
     def _head_inputs(
-        self, group: SeatGroup[HeadForm, str], names: Sequence[str], at: int
+        self, group: SlotGroup[HeadForm, str], names: Sequence[str], at: int
     ) -> tuple[tuple[str, Key], ...]:
         head = group.form
         read = Read(at=at, pool=head.form.pool, tasks=tuple(names))
@@ -311,14 +311,14 @@ class _Composer:
     def _joint_call(self, unit: Unit, requested: Sequence[Sequence[str]]) -> GraphCall:
         """The answers of all groups of a unit by one graph, whichever of them are asked."""
         graph, inputs = self._joint_graph(unit, next(self._reads[name].at for names in requested for name in names))
-        answers, words, seats = list[OutputPlace](), set[str](), 0
+        answers, words, start = list[OutputPlace](), set[str](), 0
         for group, names in zip(unit, requested, strict=True):
-            outputs = graph.recipe.outputs[seats : seats + len(group.seats)]
+            outputs = graph.recipe.outputs[start : start + len(group.slots)]
             places = list(answer_places(self._arranged, group, names, outputs))
             if group.form.form.pool.positions == "tokens":
                 words.update(place.output for place in places)
             answers += places
-            seats += len(group.seats)
+            start += len(group.slots)
         return GraphCall(
             graph=graph,
             tasks=tuple(name for names in requested for name in names),
@@ -348,24 +348,24 @@ class _Composer:
         build = joint_graph(builds, named)
         return self._graph(("joint heads", forms), build, label, layers=False, outputs=tuple(outputs)), inputs
 
-    def _own_rows(self, group: SeatGroup[HeadForm, str], names: Sequence[str], root: int) -> OwnState:
+    def _own_rows(self, group: SlotGroup[HeadForm, str], names: Sequence[str], root: int) -> OwnState:
         """The prompt rows of each slot; a slot that is not asked reads the first."""
         prompts = self._prompts(root)
         starts = dict(zip(prompts, np.cumsum([0, *(prompt.rows for prompt in prompts)]), strict=False))
-        shape = (len(group.seats), max(prompt.rows for prompt in prompts))
+        shape = (len(group.slots), max(prompt.rows for prompt in prompts))
         offsets, share = np.zeros(shape, np.int64), np.zeros((shape[0], 1, shape[1]), np.float32)
-        for slot, seat in enumerate(group.seats):
-            if seat.member is not None and seat.member in names:
-                prompt = self._own_prompt(seat.member)
-                offsets[slot, : prompt.rows] = starts[prompt] + np.arange(prompt.rows)
-                share[slot, 0, : prompt.rows] = 1 / prompt.rows
+        for number, slot in enumerate(group.slots):
+            if slot.member is not None and slot.member in names:
+                prompt = self._own_prompt(slot.member)
+                offsets[number, : prompt.rows] = starts[prompt] + np.arange(prompt.rows)
+                share[number, 0, : prompt.rows] = 1 / prompt.rows
         return OwnState(whose=f"slots {len(self._own.get(root, ()))}", offsets=offsets, share=share)
 
     def _group_call(
-        self, group: SeatGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
+        self, group: SlotGroup[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> GraphCall:
         arranged, outputs = self._arranged, slot_outputs(self._arranged, group)
-        key, label = tuple(seat.tokens for seat in group.seats), f"poolers and heads of {', '.join(group.members)}"
+        key, label = tuple(slot.tokens for slot in group.slots), f"poolers and heads of {', '.join(group.members)}"
         build = slots_graph(arranged, group, outputs)
         graph = self._graph(("heads", group.form.form, key), build, label, layers=False, outputs=outputs)
         return GraphCall(
@@ -377,9 +377,9 @@ class _Composer:
             alone=partial(self._each, group, names, inputs) if len(group.members) > 1 else tuple,
         )
 
-    def _only(self, group: SeatGroup[HeadForm, str], name: str) -> SeatGroup[HeadForm, str]:
-        """The group with one member: in its seat, where its place among the others matters."""
-        seats = [seat if seat.member == name else Seat() for seat in group.seats]
+    def _only(self, group: SlotGroup[HeadForm, str], name: str) -> SlotGroup[HeadForm, str]:
+        """The group with one member: in its slot, where its place among the others matters."""
+        slots = [slot if slot.member == name else GroupSlot() for slot in group.slots]
         if not self._arranged.deterministic and group.form.form.pool.positions != "prompt":
-            seats = [seat for seat in seats if seat.member is not None]
-        return SeatGroup(group.form, tuple(seats))
+            slots = [slot for slot in slots if slot.member is not None]
+        return SlotGroup(group.form, tuple(slots))

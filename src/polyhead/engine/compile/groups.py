@@ -1,4 +1,4 @@
-"""The graphs of a group's poolers and heads, for all seats or for a few, and the choice of the cheaper calls."""
+"""The graphs of a group's poolers and heads, for all slots or for a few, and the choice of the cheaper calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import release
-from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
+from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SlotGroup
 from polyhead.engine.compile.heads import (
     Slot,
     SlotForm,
@@ -29,7 +29,7 @@ from polyhead.engine.compile.ops import PART, Build, Ops, Tensor
 from polyhead.engine.compile.program import OutputPlace
 from polyhead.plan import Path
 
-Group = SeatGroup[HeadForm, str]
+Group = SlotGroup[HeadForm, str]
 # In weights that are read in the same time (docs/project/log.md): the start of a call, and a weight that is gathered.
 BEGIN, GATHERED = 260_000, 2
 WORTH = 1.25  # times the price of a few that all must cost: the graph of a few has to be compiled first
@@ -39,12 +39,12 @@ def answer_places(
     arranged: Arrangement, group: Group, names: Sequence[str], outputs: Sequence[str]
 ) -> Iterator[OutputPlace]:
     """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
-    for number, seat in enumerate(group.seats):
-        if seat.member is not None and seat.member in names:
-            head, output = arranged.tasks[seat.member].path.head, outputs[number]
+    for number, slot in enumerate(group.slots):
+        if slot.member is not None and slot.member in names:
+            head, output = arranged.tasks[slot.member].path.head, outputs[number]
             writes = head.decoder is not msgspec.UNSET
-            slot = 0 if writes else outputs[:number].count(output)
-            yield OutputPlace(seat.member, output, slot, None if head.separate or writes else head.width)
+            index = 0 if writes else outputs[:number].count(output)
+            yield OutputPlace(slot.member, output, index, None if head.separate or writes else head.width)
 
 
 def few_places(arranged: Arrangement, names: Sequence[str], outputs: Sequence[str]) -> Iterator[OutputPlace]:
@@ -56,7 +56,7 @@ def few_places(arranged: Arrangement, names: Sequence[str], outputs: Sequence[st
 
 def slot_outputs(arranged: Arrangement, group: Group) -> tuple[str, ...]:
     """The name of each slot's output; a spare slot is as wide as the first that is none."""
-    names = [None if seat.member is None else output_of(arranged.tasks[seat.member].path.head) for seat in group.seats]
+    names = [None if slot.member is None else output_of(arranged.tasks[slot.member].path.head) for slot in group.slots]
     first = next((name for name in names if name is not None), "")  # a group without members keeps its graph's names
     return tuple(name or first for name in names)
 
@@ -75,7 +75,7 @@ def few_graph(arranged: Arrangement, group: Group, outputs: Sequence[str]) -> Bu
 
 
 def is_few(arranged: Arrangement, group: Group, names: Sequence[str], *, gathers: bool) -> bool:
-    """Whether gathering the weights of these tasks is cheaper than computing all seats; False unless `gathers`.
+    """Whether gathering the weights of these tasks is cheaper than computing all slots; False unless `gathers`.
 
     Never in deterministic mode: there no product's shape depends on what is asked.
     """
@@ -98,7 +98,7 @@ def is_joint(
 
 
 def _price(arranged: Arrangement, groups: Sequence[Group]) -> int:
-    """The price of one call that computes all seats of these groups, in numbers of weights that are read."""
+    """The price of one call that computes all slots of these groups, in numbers of weights that are read."""
     return BEGIN + sum(numbers_of(g.form.form, name) for g in groups for name in slot_outputs(arranged, g))
 
 
@@ -112,11 +112,11 @@ def _graph_of(arranged: Arrangement, group: Group, answered: Callable[..., dict[
     """What `answered` makes of the group's form and its slots."""
     form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
-    for seat in group.seats:
-        if seat.member is None:
+    for slot in group.slots:
+        if slot.member is None:
             filled.append(None)
             continue
-        path = arranged.tasks[seat.member].path
+        path = arranged.tasks[slot.member].path
         part, hidden, pooler = path.head.part, path.head.hidden_part, path.pool.part
         filled.append((path, arranged.arrays(part), arranged.arrays(hidden or part), arranged.arrays(pooler or part)))
 
@@ -146,7 +146,7 @@ def numbers_of(form: SlotForm, output: str) -> int:
 def few_answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Sequence[str]) -> dict[str, Tensor]:
     """The result of `heads.answers` for the asked slots alone.
 
-    It has the inputs of `answers` and these: `seats` (asked,), the numbers of the asked slots; with attention `heads`
+    It has the inputs of `answers` and these: `slots` (asked,), the numbers of the asked slots; with attention `heads`
     (asked * heads,), the numbers of their heads; for each name of an output `at.<name>`, the numbers of its asked slots
     among all slots of that name, and `of.<name>`, the numbers of the same slots among the asked ones.
     """
@@ -154,19 +154,19 @@ def few_answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs:
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
     is_deep, is_attention = filled[0].second is not None, form.pool.positions == "attention"
     each = is_deep or is_attention  # else all slots read the same
-    seats = ops.input("seats", "int", (-1,)) if each else None
+    asked = ops.input("slots", "int", (-1,)) if each else None
     if is_attention:
-        queries = ops.gather(_stacked(ops, [slot.scores for slot in filled if slot.scores is not None]), seats)
+        queries = ops.gather(_stacked(ops, [slot.scores for slot in filled if slot.scores is not None]), asked)
         queries = ops.reshape(ops.transpose(queries, (1, 0, 2)), (form.layers * form.width, -1))
         values = _stacked(ops, [matrix for slot in filled if slot.values is not None for matrix in slot.values])
         out = ops.matmul(pooled_values(ops, x, queries), ops.gather(values, ops.input("heads", "int", (-1,))))
-        x = slots_apart(ops, out, form, ops.size(seats, 0))
+        x = slots_apart(ops, out, form, ops.size(asked, 0))
     else:
         x = ops.reshape(x, (1, -1, (2 * form.window + 1) * form.layers * form.width))
     if is_deep:
         matrix = _stacked(ops, [slot.first for slot in filled])
         bias = _stacked(ops, [slot.first_bias[None] for slot in filled])
-        x = between_maps(ops, ops.add(ops.matmul(x, ops.gather(matrix, seats)), ops.gather(bias, seats)), form)
+        x = between_maps(ops, ops.add(ops.matmul(x, ops.gather(matrix, asked)), ops.gather(bias, asked)), form)
     answers: dict[str, Tensor] = {}
     for name in dict.fromkeys(outputs):
         maps = [slot.last for slot, output in zip(filled, outputs, strict=True) if output == name]
@@ -180,11 +180,11 @@ def few_answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs:
 
 def places_of_few(form: SlotForm, outputs: Sequence[str], asked: Sequence[int]) -> dict[str, np.ndarray]:
     """The inputs of `few_answers` for these numbers of slots; a name without an asked slot computes its first slot."""
-    seats, heads = np.array(asked, np.int64), form.pool.heads
+    numbers, heads = np.array(asked, np.int64), form.pool.heads
     is_each = form.hidden > 0 or form.pool.positions == "attention"
-    places: dict[str, np.ndarray] = {"seats": seats} if is_each else {}
+    places: dict[str, np.ndarray] = {"slots": numbers} if is_each else {}
     if form.pool.positions == "attention":
-        places["heads"] = (seats[:, None] * heads + np.arange(heads)).ravel()
+        places["heads"] = (numbers[:, None] * heads + np.arange(heads)).ravel()
     for name in dict.fromkeys(outputs):
         slots = [slot for slot, output in enumerate(outputs) if output == name]
         pairs = [(number, slots.index(slot)) for number, slot in enumerate(asked) if slot in slots] or [(0, 0)]

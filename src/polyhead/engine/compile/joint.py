@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from polyhead.engine.compile.arrangement import HeadForm, SeatGroup
+from polyhead.engine.compile.arrangement import HeadForm, SlotGroup
 from polyhead.engine.compile.ops import Build, InputKind, Ops, Tensor
 
-Unit = Sequence[SeatGroup[HeadForm, str]]
+Unit = Sequence[SlotGroup[HeadForm, str]]
 
 
 def joint_graph(builds: Sequence[Build], names: Sequence[Mapping[str, str]]) -> Build:

@@ -18,7 +18,7 @@ from polyhead.engine.backends.prefix import (
     pooled_value,
     stored_paths,
 )
-from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SeatGroup
+from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SlotGroup
 from polyhead.engine.compile.encoder import HIDDEN, LayerRun, LayerSpan, embed
 from polyhead.engine.compile.groups import answer_places, slot_outputs, slots_graph
 from polyhead.engine.compile.layout import Shape, neighbour_inputs
@@ -133,14 +133,14 @@ def heads(arranged: Arrangement, graphs: Graphs, tasks: Sequence[str], features:
 
 
 def _group_outputs(
-    arranged: Arrangement, graphs: Graphs, group: SeatGroup[HeadForm, str], names: Sequence[str], features: FeatureBatch
+    arranged: Arrangement, graphs: Graphs, group: SlotGroup[HeadForm, str], names: Sequence[str], features: FeatureBatch
 ) -> dict[str, np.ndarray]:
     path = arranged.tasks[names[0]].path
     # What was decoded is read as it is.
     exact = Codec(name=EXACT, before_mean=path.pool.codec.before_mean)
     pool = msgspec.structs.replace(group.form.form.pool, codec=exact)
     form = msgspec.structs.replace(group.form.form, pool=pool, mixed=is_averaged(path.pool))
-    group = SeatGroup(HeadForm(group.form.read, group.form.prompt, form), group.seats)
+    group = SlotGroup(HeadForm(group.form.read, group.form.prompt, form), group.slots)
     graph = _heads_graph(arranged, graphs, group)
     rows, positions, layers, _ = features.values.shape
     inputs = {f"state.{i}": np.ascontiguousarray(features.values[:, :, i]) for i in range(layers)}
@@ -159,9 +159,9 @@ def _group_outputs(
     return {place.task: out[place.output][place.slot][..., : place.width] for place in places}
 
 
-def _heads_graph(arranged: Arrangement, graphs: Graphs, group: SeatGroup[HeadForm, str]) -> Graph:
-    outputs, tokens = slot_outputs(arranged, group), tuple(token for seat in group.seats for token in seat.tokens)
-    key = ("stored heads", group.form.form, tuple(seat.tokens for seat in group.seats))
+def _heads_graph(arranged: Arrangement, graphs: Graphs, group: SlotGroup[HeadForm, str]) -> Graph:
+    outputs, tokens = slot_outputs(arranged, group), tuple(token for slot in group.slots for token in slot.tokens)
+    key = ("stored heads", group.form.form, tuple(slot.tokens for slot in group.slots))
     label = f"poolers and heads of {', '.join(group.members)} over stored features"
     build = slots_graph(arranged, group, outputs)
     return graphs.graph(Recipe(key=key, build=build, label=label, layers=False, alone=tokens, outputs=outputs))
