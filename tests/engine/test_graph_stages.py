@@ -7,7 +7,7 @@ from polyhead import plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.compile import heads, program, walk
+from polyhead.engine.compile import execution, heads, program
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt, cost
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.tiny import prompted_path
@@ -99,7 +99,7 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     wanted = ReferenceBackend(TRUNK, tiny_owned(tasks, TRUNK.architecture)).run(merged, batch)
     sizes = []
     inner = program.Graph.__call__
-    monkeypatch.setattr(walk, "TEXTS", (4, 8))
+    monkeypatch.setattr(execution, "TEXTS", (4, 8))
     monkeypatch.setattr(
         program.Graph,
         "__call__",
@@ -119,12 +119,12 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [walk.TEXTS, walk.WORDS], ids=["texts", "words"])
+@pytest.mark.parametrize("sizes", [execution.TEXTS, execution.WORDS], ids=["texts", "words"])
 def test_pieces_take_each_once_in_few_calls_of_known_sizes(sizes):
     for count in range(1, 3 * sizes[-1]):
-        pieces = list(walk._pieces(np.ones(count, np.int64), sizes))
+        pieces = list(execution._pieces(np.ones(count, np.int64), sizes))
         assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(count))
-        alone = {2} if (count, sizes) == (1, walk.TEXTS) else set()  # one text has a call of two rows
+        alone = {2} if (count, sizes) == (1, execution.TEXTS) else set()  # one text has a call of two rows
         assert all(stop - start <= room and room in alone.union(sizes) for start, stop, room in pieces)
         assert len(pieces) <= count // sizes[-1] + len(sizes)
 
@@ -133,20 +133,20 @@ def least(lengths, sizes):
     """The least time of all ways to cut these, the longest first, into calls of these sizes."""
     if not len(lengths):
         return 0
-    rooms = [room for room in sizes if room == sizes[0] or room * lengths[0] <= walk.PLACES]
+    rooms = [room for room in sizes if room == sizes[0] or room * lengths[0] <= execution.PLACES]
     return min(time(room, lengths[0], sizes) + least(lengths[room:], sizes) for room in rooms)
 
 
 def time(room, positions, sizes):
-    return walk.CALL * sizes[0] + room * (1 + positions / walk.POSITIONS)
+    return execution.CALL * sizes[0] + room * (1 + positions / execution.POSITIONS)
 
 
 @pytest.mark.parametrize("count", [1, 4, 31, 110, 146, 231])
 def test_pieces_take_no_more_time_than_any_others(count):
-    sizes = walk.TEXTS[1:]
+    sizes = execution.TEXTS[1:]
     for seed in range(5):
         lengths = np.sort(np.random.default_rng(seed).choice([8, 16, 32, 64, 96, 512], size=count))[::-1]
-        pieces = walk._pieces(lengths, sizes)
+        pieces = execution._pieces(lengths, sizes)
         found = sum(time(room, lengths[start:stop].max(), sizes) for start, stop, room in pieces)
         assert found == pytest.approx(least(lengths, sizes))
 
@@ -182,11 +182,11 @@ def test_slots_side_by_side_answer_as_each_alone(monkeypatch, side, hidden):
 def test_pieces_of_long_texts_are_small(lengths):
     """One long text among short ones would have the room of as many long ones read."""
     lengths = np.array(lengths)
-    pieces = list(walk._pieces(lengths, walk.TEXTS))
+    pieces = list(execution._pieces(lengths, execution.TEXTS))
     assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(len(lengths)))
     for start, stop, room in pieces:
-        assert room * lengths[start:stop].max() <= walk.PLACES or room == walk.TEXTS[0]
-    assert len(pieces) <= 2 + sum(lengths) // (walk.PLACES // 2) + len(lengths) // (walk.TEXTS[-1] // 2)
+        assert room * lengths[start:stop].max() <= execution.PLACES or room == execution.TEXTS[0]
+    assert len(pieces) <= 2 + sum(lengths) // (execution.PLACES // 2) + len(lengths) // (execution.TEXTS[-1] // 2)
 
 
 def test_others_may_run_between_two_stages():

@@ -78,7 +78,7 @@ def test_what_nobody_asks_any_more_is_forgotten(root):
     def change(operation, act):
         certified(root, operation, act, changing=["own"], prover=prover)
         (session,) = prover._last._sessions.values()
-        sizes.append(session.backend.kept.size)
+        sizes.append(session.backend.state_cache.size)
 
     for text in ("a text of its own", "a word of its own"):
         change("add", lambda text=text: add(root, mood("own"), probes=[{"text": [text]}]))

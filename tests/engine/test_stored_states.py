@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("openvino", reason="the runtime whose graphs and states can be kept")
 
 from engine.test_isolation import copying, make
-from engine.test_kept_states import PATHS, assert_equal, fresh, keeping, ran
 from engine.test_prover import changes, told
+from engine.test_state_cache import PATHS, assert_equal, fresh, keeping, ran
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.certify import Prover, certified, verify
@@ -130,10 +130,10 @@ def test_a_prepared_prover_runs_no_layer_for_the_first_change(root, other, layer
 def test_stored_states_are_those_of_another_backend_that_computes_alike():
     first, second = keeping(PATHS), keeping(PATHS)
     ran(first, PATHS)
-    content = memoryview(b"".join(bytes(part) for part in first.kept.stored()))
-    second.kept.take(content)
+    content = memoryview(b"".join(bytes(part) for part in first.state_cache.dump()))
+    second.state_cache.load(content)
     outputs, count = ran(second, PATHS)
-    assert count == 0 and second.kept.size == first.kept.size > 0
+    assert count == 0 and second.state_cache.size == first.state_cache.size > 0
     assert_equal(fresh(PATHS), outputs)
     with pytest.raises(ValueError, match="does not hold"):
-        keeping(PATHS).kept.take(content[:-4])
+        keeping(PATHS).state_cache.load(content[:-4])

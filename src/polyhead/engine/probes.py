@@ -25,7 +25,7 @@ from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.compile.heads import room_for
-from polyhead.engine.compile.kept import KeptStates
+from polyhead.engine.compile.state_cache import StateCache
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
@@ -79,9 +79,13 @@ class ProbeRunner:
             if isinstance(session.backend, GraphBackend):
                 session.backend.store_states(self.bundle.root)
 
-    def _kept(self) -> list[KeptStates]:
+    def _kept(self) -> list[StateCache]:
         backends = [session.backend for session in self._sessions.values()]
-        return [backend.kept for backend in backends if isinstance(backend, GraphBackend) and backend.kept is not None]
+        return [
+            backend.state_cache
+            for backend in backends
+            if isinstance(backend, GraphBackend) and backend.state_cache is not None
+        ]
 
     def answered(self, names: Iterable[str]) -> dict[str, ProbeAnswers]:
         """Digests of each task's answers to its own probes."""

@@ -29,11 +29,11 @@ from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compiled import COMPILED
 from polyhead.engine.compile.compose import composed
 from polyhead.engine.compile.decoder import GraphDecoder, begin_graph, step_graph
+from polyhead.engine.compile.execution import Execution
 from polyhead.engine.compile.heads import compared_outputs
-from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.ops import Ops, Runtime, Tensor
 from polyhead.engine.compile.program import Graph, GraphCall, Graphs, Program, Recipe
-from polyhead.engine.compile.walk import Walk
+from polyhead.engine.compile.state_cache import StateCache
 from polyhead.errors import BackendError
 from polyhead.plan import TRUNK, Path, Plan
 
@@ -70,7 +70,7 @@ class GraphBackend:
         self.weight_bits: int | None = getattr(runtime, "weight_bits", None)
         self.streams: int = getattr(runtime, "streams", 1)
         self.packs, self.breadth = not deterministic, 1
-        self.kept = KeptStates() if deterministic else None  # in that mode a row is what its text makes it
+        self.state_cache = StateCache() if deterministic else None  # in that mode a row is what its text makes it
         self._trunk, self._deterministic = trunk, deterministic
         self._graphs, self._count = Graphs(runtime), Count()
         self._changing, self._holding, self._is_compiling = threading.Lock(), threading.Lock(), False
@@ -133,20 +133,22 @@ class GraphBackend:
             outputs = {name: _nothing(loaded.arranged, name, batch) for name in program.tasks}
             yield StageResults(outputs=outputs, failed={}, layers_left=0)
             return
-        walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic, kept=self.kept)
-        yield from walk.stages()
+        execution = Execution(
+            program, batch, count=self._count.add, apart=apart, exact=self._deterministic, cache=self.state_cache
+        )
+        yield from execution.stages()
 
     def keep_states(self, bundle: FilePath, most: int) -> None:
         """Keeps up to `most` bytes of states from now on, with those that `store_states` of this bundle has stored."""
-        if self.kept is not None:
-            self.kept.most = most
+        if self.state_cache is not None:
+            self.state_cache.most = most
             if most:
-                COMPILED.take_states(self._graphs.runtime, bundle, self.kept.take)
+                COMPILED.take_states(self._graphs.runtime, bundle, self.state_cache.load)
 
     def store_states(self, bundle: FilePath) -> None:
         """Stores the states that are kept for later processes, if there are new ones."""
-        if self.kept is not None and self.kept.is_new:
-            COMPILED.put_states(self._graphs.runtime, bundle, self.kept.stored())
+        if self.state_cache is not None and self.state_cache.is_new:
+            COMPILED.put_states(self._graphs.runtime, bundle, self.state_cache.dump())
 
     def ready(self) -> None:
         """Compiles what a call of all tasks runs, two graphs at once; what cannot be compiled fails when called.
@@ -179,7 +181,7 @@ class GraphBackend:
 
     def _needed(self, loaded: _Loaded) -> Iterator[GraphCall]:
         """The calls of all tasks whose graphs are compiled before they are called."""
-        has_states = self.kept is not None and self.kept.size > 0
+        has_states = self.state_cache is not None and self.state_cache.size > 0
         return (call for call in loaded.full if call.answers or not has_states)
 
     def _loading(self, tasks: Mapping[str, LoadedTask], before: Arrangement | None) -> _Loaded:

@@ -1,4 +1,4 @@
-"""What a delta does inside a layer, as graphs."""
+"""Deltas inside layers (adapters, LoRA, prefixes, scales) as graphs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from polyhead.engine.compile.ops import Ops, Tensor
 from polyhead.plan import ADDED, Delta, Dense
 
 
-class Inside:
-    """The work of a delta in one layer, on rows in a group for each of its owners; without a delta it does nothing.
+class DeltaGraph:
+    """What a delta adds to one layer; rows are in groups, one for each owner. Without a delta it adds nothing.
 
-    `own` holds each group's arrays, `ends` those of the owners of encoders and decoders.
+    `arrays` are those of each group's owner, `ends` those of the owners of tied encoders and decoders.
     """
 
     def __init__(

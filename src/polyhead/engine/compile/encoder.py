@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from polyhead.encoder.shape import Architecture, LayerActivation, LayerForm, position_maps
-from polyhead.engine.compile.deltas import Inside
+from polyhead.engine.compile.deltas import DeltaGraph
 from polyhead.engine.compile.maps import Arrays, dense_ops, distinct, joined_heads, norm_ops, split_heads
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.positions import PlaceGraphs, place_inputs
@@ -177,17 +177,17 @@ class LayerRun:
 
     def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int, places: PlaceGraphs) -> Tensor:
         form, out, entered = self.forms[index], hidden, hidden
-        inside = Inside(self.node.delta, index, self._arrays, self._ends, shape=self.shape)
+        delta = DeltaGraph(self.node.delta, index, self._arrays, self._ends, shape=self.shape)
         if form.attention:
             entered = self._entered(ops, hidden, index)
-            half = inside.behind(ops, self._attention(ops, entered, added, index, inside, places), "attention")
+            half = delta.behind(ops, self._attention(ops, entered, added, index, delta, places), "attention")
             out = self._added(ops, out, half, index, "attention")
         if form.feed_forward:
             read = self._norm(ops, out, index, "feed_forward.") if form.norm_first else out
-            half = inside.behind(ops, self._feed_forward(ops, read, index, inside), "feed_forward")
-            half = inside.beside(ops, entered, added, half)
+            half = delta.behind(ops, self._feed_forward(ops, read, index, delta), "feed_forward")
+            half = delta.beside(ops, entered, added, half)
             out = self._added(ops, out, half, index, "feed_forward")
-        out = inside.after(ops, out, added)
+        out = delta.after(ops, out, added)
         return self._norm(ops, out, index, "") if form.closing_norm else out
 
     def _entered(self, ops: Ops, hidden: Tensor, index: int) -> Tensor:
@@ -195,14 +195,14 @@ class LayerRun:
         form = self.forms[index]
         return self._norm(ops, hidden, index, "attention.") if form.norm_first and form.attention_norm else hidden
 
-    def _feed_forward(self, ops: Ops, x: Tensor, index: int, inside: Inside) -> Tensor:
+    def _feed_forward(self, ops: Ops, x: Tensor, index: int, delta: DeltaGraph) -> Tensor:
         form = self.forms[index]
-        inner = activated_ops(ops, self._dense(ops, x, index, "feed_forward.inner", inside), form.activation)
+        inner = activated_ops(ops, self._dense(ops, x, index, "feed_forward.inner", delta), form.activation)
         if form.gated:
-            inner = ops.multiply(inner, self._dense(ops, x, index, "feed_forward.gate", inside))
+            inner = ops.multiply(inner, self._dense(ops, x, index, "feed_forward.gate", delta))
         for number in range(form.hidden_layers - 1):
             inner = ops.gelu(dense_ops(ops, inner, self.weights, f"layers.{index}.feed_forward.between.{number}"))
-        return self._dense(ops, inner, index, "feed_forward.outer", inside)
+        return self._dense(ops, inner, index, "feed_forward.outer", delta)
 
     def _added(self, ops: Ops, before: Tensor, half: Tensor, index: int, name: str) -> Tensor:
         form = self.forms[index]
@@ -218,13 +218,13 @@ class LayerRun:
         )
 
     def _attention(
-        self, ops: Ops, entered: Tensor, added: Tensor, index: int, inside: Inside, places: PlaceGraphs
+        self, ops: Ops, entered: Tensor, added: Tensor, index: int, delta: DeltaGraph, places: PlaceGraphs
     ) -> Tensor:
         form = self.forms[index]
         heads, width = form.key_heads or form.heads, form.query_width // form.heads
-        mixed = functools.partial(self._mixed, ops, form, inside)
+        mixed = functools.partial(self._mixed, ops, form, delta)
         query, key, value = (
-            self._dense(ops, entered, index, target, inside)
+            self._dense(ops, entered, index, target, delta)
             for target in ("attention.query", "attention.key", "attention.value")
         )
         keys, values = (split_heads(ops, part, heads, width) for part in (key, value))
@@ -245,33 +245,33 @@ class LayerRun:
                 query = places.turned(split_heads(ops, query, form.heads, width), form.rotary)
                 added = places.added(form)
                 if form.relative is not None and form.relative.kind == "disentangled":
-                    mapped = functools.partial(self._of_table, ops, index, inside)
-                    added = ops.add(added, places.disentangled(form, query, keys, mapped, self._table_groups(inside)))
+                    mapped = functools.partial(self._of_table, ops, index, delta)
+                    added = ops.add(added, places.disentangled(form, query, keys, mapped, self._table_groups(delta)))
                 out = mixed(query, keys, values, added)
-        return self._dense(ops, out, index, "attention.output", inside)
+        return self._dense(ops, out, index, "attention.output", delta)
 
     def _mixed(
-        self, ops: Ops, form: LayerForm, inside: Inside, query: Tensor, key: Tensor, value: Tensor, added: Tensor
+        self, ops: Ops, form: LayerForm, delta: DeltaGraph, query: Tensor, key: Tensor, value: Tensor, added: Tensor
     ) -> Tensor:
         """The values that queries read by their scores, all heads side by side, (rows, queries, width)."""
-        key, value, added = inside.prefixed(ops, key, value, added)
+        key, value, added = delta.prefixed(ops, key, value, added)
         key, value = (_by_query(ops, part, form) for part in (key, value))
         terms = 1 if form.relative is None else form.relative.terms
         scale = float((form.query_width // form.heads * terms) ** -0.5)
         return joined_heads(ops, ops.attention(query, key, value, added, scale), form.query_width)
 
-    def _table_groups(self, inside: Inside) -> int:
+    def _table_groups(self, delta: DeltaGraph) -> int:
         """In how many groups the table's vectors differ."""
-        return len(self._arrays) if inside.maps("attention.key") or inside.maps("attention.query") else 1
+        return len(self._arrays) if delta.maps("attention.key") or delta.maps("attention.query") else 1
 
-    def _of_table(self, ops: Ops, index: int, inside: Inside, vectors: Tensor, name: str) -> Tensor:
+    def _of_table(self, ops: Ops, index: int, delta: DeltaGraph, vectors: Tensor, name: str) -> Tensor:
         """The table's vectors (groups, buckets, width) as keys or queries."""
         if position_maps(self.forms[index]):
             return dense_ops(ops, vectors, self.weights, f"layers.{index}.attention.position_{name}")
-        return self._dense(ops, vectors, index, "attention.key" if name == "key" else "attention.query", inside)
+        return self._dense(ops, vectors, index, "attention.key" if name == "key" else "attention.query", delta)
 
-    def _dense(self, ops: Ops, x: Tensor, index: int, target: Dense, inside: Inside) -> Tensor:
-        return inside.mapped(ops, x, target, dense_ops(ops, x, self.weights, f"layers.{index}.{target}"))
+    def _dense(self, ops: Ops, x: Tensor, index: int, target: Dense, delta: DeltaGraph) -> Tensor:
+        return delta.mapped(ops, x, target, dense_ops(ops, x, self.weights, f"layers.{index}.{target}"))
 
 
 def forms_of(node: Layers, shape: Architecture) -> list[LayerForm]:

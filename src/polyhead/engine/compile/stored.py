@@ -20,12 +20,12 @@ from polyhead.engine.backends.prefix import (
 )
 from polyhead.engine.compile.arrangement import Arrangement, HeadForm, SlotGroup
 from polyhead.engine.compile.encoder import HIDDEN, LayerRun, LayerSpan, embed
+from polyhead.engine.compile.execution import TEXTS, run_graph
 from polyhead.engine.compile.groups import answer_places, slot_outputs, slots_graph
 from polyhead.engine.compile.layout import Shape, neighbour_inputs
 from polyhead.engine.compile.maps import Arrays
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import Graph, Graphs, InputState, Recipe
-from polyhead.engine.compile.walk import TEXTS, run_graph
 from polyhead.errors import BackendError
 from polyhead.plan import TRUNK, Codec, Layers, Path
 

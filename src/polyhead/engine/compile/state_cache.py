@@ -1,4 +1,4 @@
-"""States of texts that were computed before, so that poolers and heads read them and no layer runs again."""
+"""A cache of the hidden states that poolers and heads read, so that no layer runs again for a known text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Row = tuple[str, bytes]  # what made a state, and the digest of all that layers 
 LOCAL = "#"  # begins the name of what only this process can tell from others
 
 
-class StoredRow(msgspec.Struct, frozen=True, array_like=True):
-    """A state in a file: the bytes of its numbers stand after those of the rows before it."""
+class CachedRow(msgspec.Struct, frozen=True, array_like=True):
+    """The header of a state in a file; the bytes of all states follow the headers, in the same order."""
 
     maker: str
     text: str  # in hex
@@ -25,22 +25,22 @@ class StoredRow(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
 
 
-class KeptStates:
+class StateCache:
     """The states of single texts, from passes whose rows do not depend on each other.
 
-    A state is known by what made it (the digests of the graphs that it went through) and by all that layers read of its
-    text. Up to `most` bytes are kept, at first none; then nothing is taken until `drop_unread` makes room.
+    The key of a state is the digests of the graphs that computed it, and of all that layers read of its text.
+    Up to `most` bytes are kept, at first none; a full cache takes nothing until `drop_unread` makes room.
     """
 
     def __init__(self) -> None:
         self.most = self.size = 0  # bytes
-        self.is_new = False  # whether some state is no file's yet
+        self.is_new = False  # whether some state is in no file yet
         self._known: dict[Row, np.ndarray] = {}
         self._read = set[Row]()
         self._makers: dict[Hashable, str] = {}  # named by digests, since their keys are long
 
-    def of(self, program: Program, batch: TokenBatch) -> Values:
-        """All states that the program's poolers and heads read; nothing where one of a text is not known."""
+    def get(self, program: Program, batch: TokenBatch) -> Values:
+        """All states that the program's poolers and heads read; empty if one is missing for any text."""
         if not self._known:
             return {}
         texts, values = _texts(batch), dict[Key, np.ndarray]()
@@ -52,8 +52,8 @@ class KeptStates:
             self._read.update((maker, text) for text in texts)
         return values
 
-    def keep(self, program: Program, batch: TokenBatch, values: Values) -> None:
-        """Keeps these states of the texts, as far as there is room."""
+    def add(self, program: Program, batch: TokenBatch, values: Values) -> None:
+        """Adds these states of the texts, as far as there is room."""
         if not self.most:
             return
         texts = _texts(batch)
@@ -68,22 +68,22 @@ class KeptStates:
                     self.is_new = True
 
     def drop_unread(self) -> None:
-        """Forgets what nobody has read or given since the last call of this."""
+        """Removes the states that were neither read nor added since the last call."""
         self._known = {key: row for key, row in self._known.items() if key in self._read}
         self.size = sum(row.nbytes for row in self._known.values())
         self._read = set()
 
     def forget(self) -> None:
-        """Forgets all of it."""
+        """Removes all states."""
         self._known, self._read, self.size = {}, set(), 0
 
-    def take(self, content: memoryview) -> None:
-        """Adds the states that `stored` gave, as far as there is room; raises ValueError for any other content.
+    def load(self, content: memoryview) -> None:
+        """Adds the states that `dump` gave, as far as there is room; raises ValueError for any other content.
 
-        They are read where they lie: `content` must not change.
+        They are views of `content`, which must not change.
         """
         size = int.from_bytes(content[:8], "little")
-        rows = msgspec.json.decode(content[8 : 8 + size], type=list[StoredRow])
+        rows = msgspec.json.decode(content[8 : 8 + size], type=list[CachedRow])
         numbers = content[8 + size :]
         for row in rows:
             kind = np.dtype(row.kind)
@@ -96,10 +96,10 @@ class KeptStates:
                 self._known[row.maker, bytes.fromhex(row.text)] = array
                 self.size += array.nbytes
 
-    def stored(self) -> Iterator[bytes | memoryview]:
+    def dump(self) -> Iterator[bytes | memoryview]:
         """All states that another process would know again, in pieces."""
         known = {row: array for row, array in self._known.items() if not row[0].startswith(LOCAL)}
-        rows = [StoredRow(maker, text.hex(), array.dtype.str, array.shape) for (maker, text), array in known.items()]
+        rows = [CachedRow(maker, text.hex(), array.dtype.str, array.shape) for (maker, text), array in known.items()]
         head = msgspec.json.encode(rows)
         yield len(head).to_bytes(8, "little") + head
         for array in known.values():

@@ -7,7 +7,7 @@ import pytest
 from engine.test_graph_changes import BATCH, KINDS, TRUNK, attach, branch, changed, loaded, pooled
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.compile.kept import KeptStates
+from polyhead.engine.compile.state_cache import StateCache
 from polyhead.testing import tiny_batch
 from support.numpy_graphs import NumpyRuntime
 
@@ -17,7 +17,7 @@ OTHER = tiny_batch(TRUNK, (7, 3, 6))
 
 def keeping(paths, *, most=2**20):
     backend = GraphBackend(NumpyRuntime(), TRUNK, loaded(paths), deterministic=True)
-    backend.kept.most = most
+    backend.state_cache.most = most
     return backend
 
 
@@ -121,7 +121,7 @@ def test_of_prompts_nothing_is_kept(kind):
     backend = keeping(paths)
     first, layers = ran(backend, paths)
     again, as_many = ran(backend, paths)
-    assert layers == as_many > 0 and backend.kept.size == 0
+    assert layers == as_many > 0 and backend.state_cache.size == 0
     assert_equal(first, again)
 
 
@@ -130,17 +130,17 @@ def test_no_more_than_the_limit_is_kept_and_what_was_not_read_makes_room():
     paths = {"a": PATHS["a"]}
     backend = keeping(paths, most=4 * row)
     ran(backend, paths)
-    assert backend.kept.size == 3 * row
+    assert backend.state_cache.size == 3 * row
     ran(backend, paths, OTHER)  # two of its texts are those of the other batch
-    assert backend.kept.size == 4 * row and ran(backend, paths, OTHER)[1] == 0
-    backend.kept.drop_unread()
+    assert backend.state_cache.size == 4 * row and ran(backend, paths, OTHER)[1] == 0
+    backend.state_cache.drop_unread()
     ran(backend, paths, OTHER)
-    backend.kept.drop_unread()
-    assert backend.kept.size == 3 * row and ran(backend, paths)[1] == 2
+    backend.state_cache.drop_unread()
+    assert backend.state_cache.size == 3 * row and ran(backend, paths)[1] == 2
 
 
 def test_without_a_limit_and_out_of_deterministic_mode_nothing_is_kept():
     backend = GraphBackend(NumpyRuntime(), TRUNK, loaded(PATHS), deterministic=True)
-    assert ran(backend, PATHS)[1] == ran(backend, PATHS)[1] == 3 and backend.kept.size == 0
-    assert GraphBackend(NumpyRuntime(), TRUNK, loaded(PATHS)).kept is None
-    assert isinstance(backend.kept, KeptStates)
+    assert ran(backend, PATHS)[1] == ran(backend, PATHS)[1] == 3 and backend.state_cache.size == 0
+    assert GraphBackend(NumpyRuntime(), TRUNK, loaded(PATHS)).state_cache is None
+    assert isinstance(backend.state_cache, StateCache)

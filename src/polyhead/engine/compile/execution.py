@@ -1,4 +1,4 @@
-"""One run of a program: calls of graphs one after another, answers as they come; what fails for a task fails alone."""
+"""Runs the program of a batch: its graphs are called in order, and a task that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from polyhead.codecs import NO_TOKEN
 from polyhead.engine.backends.base import StageResults, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.engine.compile.heads import token_inputs_of
-from polyhead.engine.compile.kept import KeptStates
 from polyhead.engine.compile.layout import neighbour_inputs
 from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
+from polyhead.engine.compile.state_cache import StateCache
 from polyhead.plan import PLACE_OF
 from polyhead.plan.coding import tokens_of
 
@@ -40,10 +40,10 @@ TokenInputs = Callable[[np.ndarray], np.ndarray]  # `compile.heads.token_inputs_
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
 
-class Walk:
-    """A batch on its way through a program. With `apart` the same thread may run others between two stages.
+class Execution:
+    """One run of a program on a batch. With `apart` the same thread may run others between two stages.
 
-    With `exact` no product has another shape than the batch gives it. Of texts whose states are `kept` no layer runs.
+    With `exact` every product has the shape that the batch gives it. Layers are not run for states that `cache` has.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Walk:
         count: Callable[[int], None],
         apart: bool = False,
         exact: bool = False,
-        kept: KeptStates | None = None,
+        cache: StateCache | None = None,
     ) -> None:
-        self._program, self._batch, self._count, self._kept = program, batch, count, kept
+        self._program, self._batch, self._count, self._cache = program, batch, count, cache
         self._apart, self._exact = apart, exact
         self._values: Values = {}
         self._failed: dict[str, Exception] = {}
         self._layers_left = program.layers
 
     def stages(self) -> Iterator[StageResults]:
-        """What becomes known, call by call."""
+        """The outputs of tasks, and the errors of those that failed, stage by stage."""
         program, given_out = self._program, 0
         for root in program.roots:
             try:
@@ -72,7 +72,7 @@ class Walk:
                 if set(root.tasks) == set(program.tasks):
                     raise
                 self._fail(root.tasks, error)
-        known = self._kept.of(program, self._batch) if self._kept is not None else {}
+        known = self._cache.get(program, self._batch) if self._cache is not None else {}
         self._values |= known
         for call in program.calls:
             if known and call.states:
@@ -84,8 +84,8 @@ class Walk:
                 new = dict(list(self._failed.items())[given_out:])
                 given_out = len(self._failed)
                 yield StageResults(outputs=outputs, failed=new, layers_left=self._layers_left)
-        if self._kept is not None and not known:
-            self._kept.keep(program, self._batch, self._values)
+        if self._cache is not None and not known:
+            self._cache.add(program, self._batch, self._values)
 
     def _run(self, call: GraphCall) -> dict[str, np.ndarray]:
         """Keeps the call's states and gives its answers; what cannot be run as a whole runs in parts."""
