@@ -30,8 +30,8 @@ import msgspec
 import numpy as np
 
 from polyhead.check.label_errors import all_labelled_rows, doubts, neighbours
-from polyhead.check.part import Finding
-from polyhead.check.run import findings_in, read_parts
+from polyhead.check.run import findings_in, read_splits
+from polyhead.check.split_rows import Finding
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.kinds.base import softmax
 from studies.evidence import estimate, judged, least
@@ -129,7 +129,7 @@ def checked(
         validation="validation.jsonl",
         test="test.jsonl",
     )
-    parts, unread = read_parts([entry], folder)
+    parts, unread = read_splits([entry], folder)
     return [*unread, *findings_in(parts, limit=LIMIT)]
 
 
@@ -379,7 +379,7 @@ def flips(name: str, seed: int) -> dict[str, object]:
         )
         entry = TaskEntry(name="task", kind="single_label", labels=tuple(labels), train="train.jsonl")
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=128))
-        parts, _ = read_parts(project.tasks, Path(folder))
+        parts, _ = read_splits(project.tasks, Path(folder))
         whole = all_labelled_rows(parts)
         source = features_for(project, Path(folder), cache=RUNS / "right-cache")
         began = time.perf_counter()

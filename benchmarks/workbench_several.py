@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.one_pass_tasks import filled
 from polyhead.check.label_errors import all_labelled_rows, doubted
-from polyhead.check.run import read_parts
+from polyhead.check.run import read_splits
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.events import Events
 from polyhead.train.heads.held_out import features_for, held_out, whole_of
@@ -54,7 +54,7 @@ def run(seed: int) -> dict[str, object]:
         Path(folder, "train.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
         entry = TaskEntry(name="slots", kind="multi_label", labels=names, train="train.jsonl")
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=128))
-        parts, _ = read_parts(project.tasks, Path(folder))
+        parts, _ = read_splits(project.tasks, Path(folder))
         whole = all_labelled_rows(parts)
         source = features_for(project, Path(folder), cache=RUNS / "right-cache")
         answered = held_out(whole_of(project, entry, parts[0].task, whole.examples), source, Events())

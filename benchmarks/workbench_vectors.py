@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.check.part import SplitRows
-from polyhead.check.run import read_parts
+from polyhead.check.run import read_splits
+from polyhead.check.split_rows import SplitRows
 from polyhead.codecs import HALF
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.plan import Codec
@@ -54,7 +54,7 @@ def encoded(name: str, texts: list[str]) -> dict[int, np.ndarray]:
         (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         entry = TaskEntry(name="task", kind="single_label", labels=("a", "b"), train="train.jsonl")
         project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS))
-        (part,) = read_parts(project.tasks, folder)[0]
+        (part,) = read_splits(project.tasks, folder)[0]
         trunk, precision = load_trunk("minilm", max_tokens=MAX_TOKENS), precision_of(Training())
         source = Extractor(trunk, folder=folder / "f", precision=precision)
         vectors = dict(zip(LAYERS, _means(project, entry, part, source), strict=True))

@@ -100,14 +100,14 @@ def quick(monkeypatch, tmp_path):
     torch.set_num_threads(1)
     # All that read a project file: one that was imported while it is replaced would keep the replacement.
     from polyhead.advise import ways
-    from polyhead.check import subject
+    from polyhead.check import tasks as check_tasks
     from polyhead.cli import demo, evaluate, init, quantize, train
     from polyhead.project import tables as project
     from polyhead.train.data import encoder as lineage
 
     head_search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
-    for module in (ways, subject, demo, evaluate, init, quantize, train, project):
+    for module in (ways, check_tasks, demo, evaluate, init, quantize, train, project):
         monkeypatch.setattr(module, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -14,7 +14,7 @@ from polyhead.check.label_errors import (
     trusted,
     trusted_up_to,
 )
-from polyhead.check.part import SplitRows
+from polyhead.check.split_rows import SplitRows
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, Reading, ReadReport
 from polyhead.tasks.task import Task

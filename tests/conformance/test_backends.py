@@ -43,7 +43,7 @@ def ran(checks):
             with compiled_graphs.anew() if check.name.startswith(ANEW) else nullcontext():
                 check.run()
         except Exception as error:
-            raise AssertionError(f"{check.subject}: {check.name}: {error}") from error
+            raise AssertionError(f"{check.tasks}: {check.name}: {error}") from error
         count += 1
     return count
 

@@ -39,7 +39,7 @@ def ran(checks):
         try:
             check.run()
         except Exception as error:
-            raise AssertionError(f"{check.subject}: {check.name}: {error}") from error
+            raise AssertionError(f"{check.tasks}: {check.name}: {error}") from error
     return count
 
 

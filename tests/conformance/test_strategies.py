@@ -96,7 +96,7 @@ def checked(name, family="bert"):
         try:
             check.run()
         except Exception as error:
-            raise AssertionError(f"{check.subject}, {family}: {check.name}: {error}") from error
+            raise AssertionError(f"{check.tasks}, {family}: {check.name}: {error}") from error
         ran += 1
     return ran
 

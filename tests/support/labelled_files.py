@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from polyhead.check.run import findings_in, read_parts
+from polyhead.check.run import findings_in, read_splits
 from polyhead.project.tables import TaskEntry
 
 SUBJECTS = [
@@ -67,7 +67,7 @@ def entry(folder: Path, train, *, name="mood", **task):
 
 def findings(folder: Path, *entries, limit=512):
     """The findings by kind; of several of a kind the first."""
-    parts, unread = read_parts(entries, folder)
+    parts, unread = read_splits(entries, folder)
     several = [*unread, *findings_in(parts, limit=limit)]
     return {finding.kind: finding for finding in reversed(several)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from polyhead.check.part import Finding, SplitRows, names_text
+from polyhead.check.split_rows import Finding, SplitRows, names_text
 from polyhead.data.guess_columns import LABELS, LIKE_LABELS, Table
 from polyhead.data.guess_kind import is_number, looks_like_labels
 from polyhead.data.guess_texts import may_hold_data
@@ -17,26 +17,26 @@ OFTEN = 5  # average rows per value
 TELLS, MOSTLY = 0.99, 0.95
 
 
-def columns(part: SplitRows, table: Table, declared: Collection[str]) -> Iterator[Finding]:
+def columns(split: SplitRows, table: Table, declared: Collection[str]) -> Iterator[Finding]:
     """Findings about other columns of the file; `declared` are the columns that the tasks read."""
     others = [name for name in table.values if name not in declared]
     constant = [name for name in others if _is_constant(table, name)]
     if constant:
-        message = f"{part.file}: the same value in every row of {names_text(constant)}"
-        yield part.found("constant_column", "hint", message, do="leave the column out, or read the file anew")
-    if part.has_classes and not part.kind.label_is_list:
-        telling = [name for name in others if name not in constant and _tells(part, table, name)]
+        message = f"{split.file}: the same value in every row of {names_text(constant)}"
+        yield split.found("constant_column", "hint", message, do="leave the column out, or read the file anew")
+    if split.has_classes and not split.kind.label_is_list:
+        telling = [name for name in others if name not in constant and _tells(split, table, name)]
         if telling:
-            message = f"{part.file}: {names_text(telling)} tells the label of nearly every row"
+            message = f"{split.file}: {names_text(telling)} tells the label of nearly every row"
             do = "keep it out of the text, or declare it if it is the label that is meant"
-            yield part.found("telling_column", "hint", message, do=do)
+            yield split.found("telling_column", "hint", message, do=do)
     else:
         telling = []
     labels = [name for name in others if name not in (*constant, *telling) and _looks_like_labels(table, name)]
     if labels:
-        message = f"{part.file}: columns that look like labels, and belong to no task: {names_text(labels)}"
+        message = f"{split.file}: columns that look like labels, and belong to no task: {names_text(labels)}"
         do = f"add a task of each with `polyhead init --label {labels[0]}`, or leave them"
-        yield part.found("undeclared_label", "hint", message, do=do)
+        yield split.found("undeclared_label", "hint", message, do=do)
 
 
 def _is_constant(table: Table, name: str) -> bool:
@@ -59,9 +59,9 @@ def _looks_like_labels(table: Table, name: str) -> bool:
     return different <= MOST_VALUES and len(items) >= OFTEN * different and not is_fraction and looks_like_labels(items)
 
 
-def _tells(part: SplitRows, table: Table, name: str) -> bool:
+def _tells(split: SplitRows, table: Table, name: str) -> bool:
     """Whether the column's values recur and determine the label of nearly every row."""
-    column = part.source.label or part.kind.label_key
+    column = split.source.label or split.kind.label_key
     pairs = [
         (str(row[name]), str(row[column]))
         for row in table.rows

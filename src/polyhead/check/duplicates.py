@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.part import TRAIN, Finding, RowRef, SplitRows, counted
+from polyhead.check.split_rows import TRAIN, Finding, RowRef, SplitRows, counted
 from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.text.question import Question, texts_of
 
@@ -149,34 +149,36 @@ LONG = 25  # letters that the texts of two tasks share; shorter texts are equal 
 FEW = 20
 
 
-def repeated(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+def repeated(splits: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows of one split with the same text and label."""
-    for part in parts:
+    for split in splits:
         first, again = dict[str, int](), list[RowRef]()
-        for index, key in enumerate(part.keys):
+        for index, key in enumerate(split.keys):
             before = first.setdefault(key, index)
-            if before != index and _agree(part, before, part, index, within=CLOSE):
-                again.append(part.place(index, other=f"row {part.rows[before]}"))
+            if before != index and _agree(split, before, split, index, within=CLOSE):
+                again.append(split.place(index, other=f"row {split.rows[before]}"))
         if again:
             message = f"{counted(len(again), 'row')} repeat another of the same label, but for case and punctuation"
             do = "keep one of each, unless a text counts as often as it comes"
-            yield part.found("duplicate", "hint", message, do=do, places=again)
+            yield split.found("duplicate", "hint", message, do=do, places=again)
 
 
-def conflicting(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+def conflicting(splits: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows with the same text, ignoring case and spaces, and different labels."""
     first, places = dict[str, tuple[SplitRows, int]](), list[RowRef]()
-    for part in parts:
-        if not part.answers or part.answers[0] is None:
+    for split in splits:
+        if not split.answers or split.answers[0] is None:
             continue
-        for index, line in enumerate(part.lines):
-            where, before = first.setdefault(line, (part, index))
-            if (where, before) != (part, index) and not _agree(where, before, part, index, within=APART):
-                other = f"{where.split} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
-                places.append(part.place(index, other=other))
+        for index, line in enumerate(split.lines):
+            where, before = first.setdefault(line, (split, index))
+            if (where, before) != (split, index) and not _agree(where, before, split, index, within=APART):
+                other = f"{where.name} row {where.rows[before]}: {where.label_of(before) or 'another answer'}"
+                places.append(split.place(index, other=other))
     if places:
         message = f"{counted(len(places), 'row')} with the text of another row and another label"
-        yield parts[0].found("conflict", "fault", message, do="decide for one label, or remove the rows", places=places)
+        yield splits[0].found(
+            "conflict", "fault", message, do="decide for one label, or remove the rows", places=places
+        )
 
 
 def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int, *, within: float) -> bool:
@@ -187,34 +189,34 @@ def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int,
     return a == b
 
 
-def leaking(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+def leaking(splits: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows of an evaluation split whose text is also in an earlier split."""
     known: dict[str, tuple[SplitRows, int]] = {}
-    for part in sorted(parts, key=lambda part: not part.is_train):
+    for split in sorted(splits, key=lambda split: not split.is_train):
         places = list[RowRef]()
         sources = set[str]()
-        for index, key in enumerate(part.keys):
+        for index, key in enumerate(split.keys):
             where = known.get(key)
-            if where is not None and where[0] is not part:
-                places.append(part.place(index, other=f"{where[0].split} row {where[0].rows[where[1]]}"))
-                sources.add(where[0].split)
+            if where is not None and where[0] is not split:
+                places.append(split.place(index, other=f"{where[0].name} row {where[0].rows[where[1]]}"))
+                sources.add(where[0].name)
             else:
-                known.setdefault(key, (part, index))
+                known.setdefault(key, (split, index))
         if places:
             message = f"{counted(len(places), 'row')} with a text that {' and '.join(sorted(sources))} has too"
             do = "remove them from one of the two: the score counts what was learned by heart"
-            yield part.found("leak", "fault", message, do=do, places=places)
+            yield split.found("leak", "fault", message, do=do, places=places)
 
 
-def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+def near_duplicates(splits: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows whose text is nearly that of another row: a hint within one split, a fault across splits."""
     owners, texts, seen = list[tuple[SplitRows, int]](), list[str](), set[str]()
-    for part in sorted(parts, key=lambda part: not part.is_train):
-        for index, key in enumerate(part.keys):
+    for split in sorted(splits, key=lambda split: not split.is_train):
+        for index, key in enumerate(split.keys):
             if key not in seen:
                 seen.add(key)
-                owners.append((part, index))
-                texts.append(part.texts[index])
+                owners.append((split, index))
+                texts.append(split.texts[index])
     inside: dict[int, list[RowRef]] = {}
     across: dict[int, list[RowRef]] = {}
     reported = set[int]()
@@ -223,57 +225,57 @@ def near_duplicates(parts: Sequence[SplitRows]) -> Iterator[Finding]:
         if second in reported:
             continue
         reported.add(second)
-        place = later.place(j, other=f"{earlier.split} row {earlier.rows[i]}: {earlier.place(i).text}")
+        place = later.place(j, other=f"{earlier.name} row {earlier.rows[i]}: {earlier.place(i).text}")
         (inside if earlier is later else across).setdefault(id(later), []).append(place)
-    for part in parts:
-        for places, level in ((across.get(id(part), []), "fault"), (inside.get(id(part), []), "hint")):
-            if len(places) >= max(NEAR_LEAST, NEAR_SHARE * len(part)):
+    for split in splits:
+        for places, level in ((across.get(id(split), []), "fault"), (inside.get(id(split), []), "hint")):
+            if len(places) >= max(NEAR_LEAST, NEAR_SHARE * len(split)):
                 where = "of an earlier split" if level == "fault" else "of the split"
                 message = f"{counted(len(places), 'text')} with nearly the words of another one {where}"
                 do = "keep the rows of one source or template in one split"
                 kind = "near_leak" if level == "fault" else "near_duplicate"
-                yield part.found(kind, "fault" if level == "fault" else "hint", message, do=do, places=places)
+                yield split.found(kind, "fault" if level == "fault" else "hint", message, do=do, places=places)
 
 
 def of_tasks(tasks: Sequence[Sequence[SplitRows]]) -> Iterator[Finding]:
     """Texts on which one task is evaluated and another is trained; training drops these rows."""
-    trained = [{key for part in parts if part.split == TRAIN for key in part.keys} for parts in tasks]
+    trained = [{key for split in splits if split.name == TRAIN for key in split.keys} for splits in tasks]
     if len(tasks) < 2:
         return
-    for number, (parts, task_keys) in enumerate(zip(tasks, trained, strict=True)):
+    for number, (splits, task_keys) in enumerate(zip(tasks, trained, strict=True)):
         for other, keys in enumerate(trained):
             shared, smaller = len(task_keys & keys), min(len(task_keys), len(keys))
             if other == number or (smaller and shared >= PARALLEL * smaller):
                 continue
-            for part in parts:
-                if part.is_train:
+            for split in splits:
+                if split.is_train:
                     continue
-                same = [i for i, key in enumerate(part.keys) if len(key) >= LONG and key in keys]
+                same = [i for i, key in enumerate(split.keys) if len(key) >= LONG and key in keys]
                 if same:
                     name = tasks[other][0].task.name
                     message = f"{counted(len(same), 'text')} of this split are among those that task '{name}' trains on"
                     do = f"training drops them from '{name}'; remove them there to see what is left"
-                    yield part.found("shared_text", "hint", message, do=do, indices=same)
+                    yield split.found("shared_text", "hint", message, do=do, indices=same)
 
 
-def within(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+def within(splits: Sequence[SplitRows]) -> Iterator[Finding]:
     """Rows with twice the same text: options of a question, or both texts of a pair."""
-    for part in parts:
-        questions = [(i, v.options) for i, v in enumerate(part.inputs) if isinstance(v, Question)]
+    for split in splits:
+        questions = [(i, v.options) for i, v in enumerate(split.inputs) if isinstance(v, Question)]
         options = [i for i, texts in questions if len({o.casefold().strip() for o in texts}) < len(texts)]
         if options:
             message = f"{counted(len(options), 'question')} with two equal options"
-            yield part.found("same_options", "fault", message, do="make the options differ", indices=options)
+            yield split.found("same_options", "fault", message, do="make the options differ", indices=options)
 
 
-def equal_pairs(parts: Sequence[SplitRows]) -> Iterator[Finding]:
+def equal_pairs(splits: Sequence[SplitRows]) -> Iterator[Finding]:
     """A pair of columns that hold the same text in most rows: one of them is the wrong column."""
-    for part in parts:
-        pairs = [(i, texts_of(v)) for i, v in enumerate(part.inputs) if not isinstance(v, Question)]
+    for split in splits:
+        pairs = [(i, texts_of(v)) for i, v in enumerate(split.inputs) if not isinstance(v, Question)]
         equal = [i for i, texts in pairs if len(texts) == 2 and texts[0].strip() == texts[1].strip()]
-        if len(part) >= FEW and len(equal) >= len(part) / 2:
+        if len(split) >= FEW and len(equal) >= len(split) / 2:
             message = f"{counted(len(equal), 'row')} have the same text twice"
-            yield part.found("same_pair", "fault", message, do="name the column of the second text", indices=equal)
+            yield split.found("same_pair", "fault", message, do="name the column of the second text", indices=equal)
 
 
 CHECKS = (repeated, conflicting, leaking, near_duplicates, within, equal_pairs)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.part import WORD, Finding, SplitRows, counted, names_text, spaced
+from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, names_text, spaced
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
 from polyhead.text.letters import letters_of
@@ -29,35 +29,35 @@ SHARE = 0.5  # share of rows whose class is given away from which on it is repor
 FEW_CLASSES = 5
 
 
-def unknown(part: SplitRows) -> Iterator[Finding]:
+def unknown(split: SplitRows) -> Iterator[Finding]:
     """Labels that the task does not declare, and rows that cannot be read."""
     wrong: dict[str, list[int]] = {}
     unread = list[BadValue]()
-    for error in part.reading.wrong:
+    for error in split.reading.wrong:
         if isinstance(error, UnknownLabel):
             wrong.setdefault(str(error.facts["label"]), []).append(_row(error))
         else:
             unread.append(error)
-    known = {_folded(label): label for label in part.task.labels}
+    known = {_folded(label): label for label in split.task.labels}
     variants = {label: known[_folded(label)] for label in wrong if _folded(label) in known}
     if variants:
         pairs = [f"'{label}' for '{meant}'" for label, meant in variants.items()]
         message = f"labels differ from declared ones in case or spaces alone: {', '.join(pairs[:5])}"
         places = [
-            place for label, meant in variants.items() for place in part.at(wrong[label], label=label, other=meant)
+            place for label, meant in variants.items() for place in split.at(wrong[label], label=label, other=meant)
         ]
-        yield part.found("label_variant", "fault", message, do="write each label in one way", places=places)
+        yield split.found("label_variant", "fault", message, do="write each label in one way", places=places)
     if others := [label for label in wrong if label not in variants]:
-        near = {label: difflib.get_close_matches(label, part.task.labels, n=1, cutoff=0.8) for label in others[:50]}
+        near = {label: difflib.get_close_matches(label, split.task.labels, n=1, cutoff=0.8) for label in others[:50]}
         meant = "; ".join(f"'{label}' may be '{names[0]}'" for label, names in near.items() if names)
         message = f"labels that the task does not declare: {names_text(others)}" + (f" ({meant})" if meant else "")
         do = "add them to the task's labels, or fix the rows"
-        places = [place for label in others for place in part.at(wrong[label], label=label)]
-        yield part.found("unknown_label", "fault", message, do=do, places=places)
+        places = [place for label in others for place in split.at(wrong[label], label=label)]
+        yield split.found("unknown_label", "fault", message, do=do, places=places)
     if unread:
         message = f"{counted(len(unread), 'row')} cannot be used; the first: {unread[0].what}"
-        places = [place for error in unread for place in part.at([_row(error)], other=error.what)]
-        yield part.found("unreadable", "fault", message, do=unread[0].do or "fix the rows", places=places)
+        places = [place for error in unread for place in split.at([_row(error)], other=error.what)]
+        yield split.found("unreadable", "fault", message, do=unread[0].do or "fix the rows", places=places)
 
 
 def _row(error: BadValue) -> int:
@@ -79,31 +79,31 @@ def alike(labels: Sequence[str]) -> list[list[int]]:
     return [indices for indices in groups.values() if len(indices) > 1]
 
 
-def variants(part: SplitRows) -> Iterator[Finding]:
+def variants(split: SplitRows) -> Iterator[Finding]:
     """Declared labels that differ only in case, spaces or hyphens, or of which one looks like a misspelling."""
-    if not part.has_classes or not part.is_train:
+    if not split.has_classes or not split.is_train:
         return
-    if similar := alike(part.task.labels):
-        groups = [" and ".join(f"'{part.task.labels[i]}' ({part.counts[i]:,})" for i in group) for group in similar]
+    if similar := alike(split.task.labels):
+        groups = [" and ".join(f"'{split.task.labels[i]}' ({split.counts[i]:,})" for i in group) for group in similar]
         message = f"labels differ in case or spaces alone: {'; '.join(groups[:5])}"
-        rarer = {i for group in similar for i in group if i != max(group, key=lambda index: int(part.counts[index]))}
-        indices = [row for row, labels in enumerate(part.labels) if rarer.intersection(labels)]
-        yield part.found("label_variant", "fault", message, do="write each label in one way", indices=indices)
+        rarer = {i for group in similar for i in group if i != max(group, key=lambda index: int(split.counts[index]))}
+        indices = [row for row, labels in enumerate(split.labels) if rarer.intersection(labels)]
+        yield split.found("label_variant", "fault", message, do="write each label in one way", indices=indices)
     grouped = {index for group in similar for index in group}
-    slips = [(i, j) for i, j in _slips(part) if not {i, j} <= grouped]
+    slips = [(i, j) for i, j in _slips(split) if not {i, j} <= grouped]
     if slips:
-        pairs = [f"'{part.task.labels[i]}' ({part.counts[i]:,}) beside '{part.task.labels[j]}'" for i, j in slips]
+        pairs = [f"'{split.task.labels[i]}' ({split.counts[i]:,}) beside '{split.task.labels[j]}'" for i, j in slips]
         message = f"labels that may be misspelt: {'; '.join(pairs[:5])}"
         rare = {i for i, _ in slips}
-        indices = [row for row, labels in enumerate(part.labels) if rare.intersection(labels)]
-        yield part.found(
+        indices = [row for row, labels in enumerate(split.labels) if rare.intersection(labels)]
+        yield split.found(
             "misspelt_label", "hint", message, do="correct the label, or leave it if it is meant", indices=indices
         )
 
 
-def _slips(part: SplitRows) -> list[tuple[int, int]]:
+def _slips(split: SplitRows) -> list[tuple[int, int]]:
     """(rare label, frequent label with a similar spelling)."""
-    names, counts = part.task.labels, part.counts
+    names, counts = split.task.labels, split.counts
     frequent = [index for index in range(len(names)) if counts[index] >= TINY / RARELY]
     slips = []
     for rare in range(len(names)):
@@ -118,43 +118,43 @@ def _slips(part: SplitRows) -> list[tuple[int, int]]:
     return slips
 
 
-def rare(part: SplitRows) -> Iterator[Finding]:
+def rare(split: SplitRows) -> Iterator[Finding]:
     """Classes of which training sees too few rows, none, or no other."""
-    if not part.has_classes or not part.is_train or not len(part):
+    if not split.has_classes or not split.is_train or not len(split):
         return
-    names, counts = part.task.labels, part.counts
+    names, counts = split.task.labels, split.counts
     present = np.flatnonzero(counts)
-    if len(present) == 1 and not part.kind.label_is_list:
+    if len(present) == 1 and not split.kind.label_is_list:
         message = f"every row has the label '{names[present[0]]}'"
         do = "give rows of other labels, or name another column"
-        yield part.found("constant_label", "fault", message, do=do, indices=range(len(part)))
+        yield split.found("constant_label", "fault", message, do=do, indices=range(len(split)))
     if missing := [names[index] for index in np.flatnonzero(counts == 0)]:
         message = f"train has no row of {counted(len(missing), 'label')}: {names_text(missing)}"
-        yield part.found("absent_label", "fault", message, do="add rows of these labels, or remove them from the task")
+        yield split.found("absent_label", "fault", message, do="add rows of these labels, or remove them from the task")
     few = [int(index) for index in present if counts[index] < TINY]
     if few:
         message = f"train has fewer than {TINY} rows of {counted(len(few), 'label')}: "
         message += names_text([f"{names[index]} ({counts[index]})" for index in few])
-        indices = [row for row, labels in enumerate(part.labels) if set(few).intersection(labels)]
+        indices = [row for row, labels in enumerate(split.labels) if set(few).intersection(labels)]
         do = "label more rows of them, or join them with others"
-        yield part.found("tiny_class", "hint", message, do=do, indices=indices)
+        yield split.found("tiny_class", "hint", message, do=do, indices=indices)
 
 
-def absent(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
+def absent(train: SplitRows, split: SplitRows) -> Iterator[Finding]:
     """Classes that a split lacks but should have, judged by train; and those that only train lacks."""
-    if not train.has_classes or not len(train) or not len(part):
+    if not train.has_classes or not len(train) or not len(split):
         return
-    expected = train.counts / len(train) * len(part)
+    expected = train.counts / len(train) * len(split)
     least = EXPECTED + math.log(len(train.task.labels))  # with many labels, one is more likely to be missing by chance
-    missing = [train.task.labels[i] for i in np.flatnonzero((part.counts == 0) & (expected >= least))]
+    missing = [train.task.labels[i] for i in np.flatnonzero((split.counts == 0) & (expected >= least))]
     if missing:
-        message = f"{part.split} has no row of {counted(len(missing), 'label')} that train has: {names_text(missing)}"
-        yield part.found("absent_label", "fault", message, do="draw the split anew, so that it has every label")
+        message = f"{split.name} has no row of {counted(len(missing), 'label')} that train has: {names_text(missing)}"
+        yield split.found("absent_label", "fault", message, do="draw the split anew, so that it has every label")
 
 
-def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
+def gold_out_of_reach(split: SplitRows) -> Iterator[Finding]:
     """Rows with a labelled span that does not begin and end with words, so that no answer can equal it."""
-    examples = part.reading.examples
+    examples = split.reading.examples
     if examples is None or examples.gold is None:
         return
     indices, spans = [], 0
@@ -166,19 +166,19 @@ def gold_out_of_reach(part: SplitRows) -> Iterator[Finding]:
     if indices:
         message = f"{counted(spans, 'labelled span')} in {counted(len(indices), 'row')} not made of whole words"
         do = "correct their offsets (no space at an end, no half of a word); as they are, scores count them as missed"
-        yield part.found("lost_span", "hint", message, do=do, indices=indices)
+        yield split.found("lost_span", "hint", message, do=do, indices=indices)
 
 
-def given_away(part: SplitRows) -> Iterator[Finding]:
+def given_away(split: SplitRows) -> Iterator[Finding]:
     """Words in nearly every text of a class and nearly no other: the label may be part of the text."""
-    if not part.has_classes or not part.is_train or part.kind.label_is_list or len(part.task.labels) < 2:
+    if not split.has_classes or not split.is_train or split.kind.label_is_list or len(split.task.labels) < 2:
         return
-    rows = spaced(len(part), SAMPLE)
-    samples = [set(WORD.findall(part.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
+    rows = spaced(len(split), SAMPLE)
+    samples = [set(WORD.findall(split.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
     of_label: dict[int, Counter[str]] = {}
     sizes, everywhere = Counter[int](), Counter[str]()
     for row, words in zip(rows, samples, strict=True):
-        label = part.labels[row][0]
+        label = split.labels[row][0]
         sizes[label] += 1
         of_label.setdefault(label, Counter()).update(words)
         everywhere.update(words)
@@ -186,7 +186,7 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
     for label, size in sizes.items():
         if size < GIVEAWAY_ROWS:
             continue
-        name = letters_of(part.task.labels[label])
+        name = letters_of(split.task.labels[label])
         for word, count in of_label[label].most_common():
             if count < NAMED * size:
                 break
@@ -198,11 +198,11 @@ def given_away(part: SplitRows) -> Iterator[Finding]:
                 break
     classes, covered = len(sizes), sum(sizes[label] for label in readings)
     if readings and classes > 1 and (classes <= FEW_CLASSES or covered >= SHARE * len(rows)):
-        pairs = [f"'{word}' for '{part.task.labels[label]}'" for label, word in readings.items()]
+        pairs = [f"'{word}' for '{split.task.labels[label]}'" for label, word in readings.items()]
         message = f"one word gives the label away: {', '.join(pairs[:5])}"
         do = "remove what was written into the texts after they were labelled, if it will not be there later"
-        indices = [row for row, words in zip(rows, samples, strict=True) if readings.get(part.labels[row][0]) in words]
-        yield part.found("label_in_text", "fault", message, do=do, indices=indices)
+        indices = [row for row, words in zip(rows, samples, strict=True) if readings.get(split.labels[row][0]) in words]
+        yield split.found("label_in_text", "fault", message, do=do, indices=indices)
 
 
 CHECKS = (unknown, variants, rare, gold_out_of_reach, given_away)

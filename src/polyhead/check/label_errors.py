@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from polyhead.check.part import Finding, RowRef, SplitRows, counted
+from polyhead.check.split_rows import Finding, RowRef, SplitRows, counted
 from polyhead.data.read import Examples
 from polyhead.tasks.kinds.base import sigmoid, softmax
 from polyhead.values import Value
@@ -150,31 +150,31 @@ class LabelledRows(Value, eq=False):
         return np.array([int(target) for target in self.examples.targets], np.int64)
 
 
-def can_be_doubted(parts: Sequence[SplitRows]) -> bool:
+def can_be_doubted(splits: Sequence[SplitRows]) -> bool:
     """Whether held-out heads can check the labels: the task labels whole texts, and labels repeat.
 
     With one label per row, two labels must occur at least twice. With several labels per row, one label must be present
     in two rows and absent from two.
     """
-    first = parts[0]
+    first = splits[0]
     if not first.has_classes or first.kind.per_option or not first.is_train:
         return False
-    counts = np.sum([part.counts for part in parts], axis=0)
+    counts = np.sum([split.counts for split in splits], axis=0)
     if first.kind.label_is_list:
-        return bool(((counts >= 2) & (sum(map(len, parts)) - counts >= 2)).any())
+        return bool(((counts >= 2) & (sum(map(len, splits)) - counts >= 2)).any())
     return int(np.count_nonzero(counts >= 2)) >= 2
 
 
-def all_labelled_rows(parts: Sequence[SplitRows]) -> LabelledRows:
-    """Every labelled row of the parts of one task."""
-    places = [(part, index) for part in parts for index in range(len(part))]
-    report = next(part.reading.examples.report for part in parts if part.reading.examples is not None)
-    groups = [part.groups[index] for part, index in places]
+def all_labelled_rows(splits: Sequence[SplitRows]) -> LabelledRows:
+    """Every labelled row of the splits of one task."""
+    places = [(split, index) for split in splits for index in range(len(split))]
+    report = next(split.reading.examples.report for split in splits if split.reading.examples is not None)
+    groups = [split.groups[index] for split, index in places]
     examples = Examples(
-        inputs=[part.inputs[index] for part, index in places],
-        targets=[part.targets[index] for part, index in places],
+        inputs=[split.inputs[index] for split, index in places],
+        targets=[split.targets[index] for split, index in places],
         words=None,
-        rows=[part.rows[index] for part, index in places],
+        rows=[split.rows[index] for split, index in places],
         report=report,
         groups=groups if any(groups) else None,
     )
@@ -241,11 +241,11 @@ def doubted(
     Neighbours are used if a row has one label. `outputs` (rows, labels) and `vectors` (rows, width) belong to the
     `chosen` rows. Doubts of a quality above `up_to` are omitted.
     """
-    part = rows.places[0][0]
-    if part.kind.label_is_list:
+    split = rows.places[0][0]
+    if split.kind.label_is_list:
         return _doubted_lists(rows, chosen, outputs, up_to)
     labels = rows.labels[chosen]
-    names, probabilities = part.task.labels, softmax(outputs)
+    names, probabilities = split.task.labels, softmax(outputs)
     by_heads = doubts(probabilities, labels)
     believed = by_heads.doubted[by_heads.quality[by_heads.doubted] <= up_to]
     doubted_rows, places = set(believed.tolist()), list[RowRef]()
@@ -256,7 +256,7 @@ def doubted(
     if places:
         count = counted(len(places), "label")
         message = f"{count} that heads doubt which did not learn from the row, most doubtful first"
-        findings.append(_finding(part, "doubted_label", message, places, len(chosen)))
+        findings.append(_finding(split, "doubted_label", message, places, len(chosen)))
     near = neighbours(vectors, labels)
     against = np.flatnonzero((near.label != labels) & (near.count >= max(2, near.of - ALL_BUT)) & (near.agreeing == 0))
     places = [
@@ -266,35 +266,42 @@ def doubted(
     ]
     if places:
         message = f"{counted(len(places), 'row')} more whose nearest neighbours all have another label"
-        findings.append(_finding(part, "neighbour_label", message, places, len(chosen)))
+        findings.append(_finding(split, "neighbour_label", message, places, len(chosen)))
     return findings
 
 
 def _doubted_lists(rows: LabelledRows, chosen: np.ndarray, outputs: np.ndarray, up_to: float) -> list[Finding]:
     """Rows with labels that held-out heads would add or remove, the most doubtful first."""
-    part = rows.places[0][0]
+    split = rows.places[0][0]
     has_label = np.stack([rows.examples.targets[row] for row in chosen.tolist()]) >= 0.5
     changes: dict[int, list[str]] = {}
     for doubted_label in doubts_of_each(sigmoid(outputs), has_label):
         if doubted_label.quality > up_to:
             break
-        name = part.task.labels[doubted_label.label]
+        name = split.task.labels[doubted_label.label]
         change = f"{'without' if doubted_label.is_given else 'with'} {name} ({1 - doubted_label.quality:.2f})"
         changes.setdefault(doubted_label.row, []).append(change)
     if not changes:
         return []
     places = [_place(rows, chosen[row], ", ".join(change)) for row, change in changes.items()]
     message = f"{counted(len(places), 'row')} whose labels are doubted by heads that did not learn from it, worst first"
-    return [_finding(part, "doubted_label", message, places, len(chosen))]
+    return [_finding(split, "doubted_label", message, places, len(chosen))]
 
 
 def _place(rows: LabelledRows, row: int, other: str) -> RowRef:
-    part, index = rows.places[row]
-    return part.place(index, other=other)
+    split, index = rows.places[row]
+    return split.place(index, other=other)
 
 
-def _finding(part: SplitRows, kind: str, message: str, places: Sequence[RowRef], of: int) -> Finding:
+def _finding(split: SplitRows, kind: str, message: str, places: Sequence[RowRef], of: int) -> Finding:
     do = "read these rows again, from the first on"
     return Finding(
-        kind=kind, level="hint", what=message, do=do, task=part.task.name, rows=len(places), of=of, places=tuple(places)
+        kind=kind,
+        level="hint",
+        what=message,
+        do=do,
+        task=split.task.name,
+        rows=len(places),
+        of=of,
+        places=tuple(places),
     )

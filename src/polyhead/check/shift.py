@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.part import WORD, Finding, SplitRows, counted, spaced
+from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, spaced
 
 FEW = 50  # rows: with fewer, shares are not compared, and a score means little
 LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and the factor above chance
@@ -16,60 +16,60 @@ UNSEEN = 0.2  # share of words unknown to train, above that of train's own secon
 SAMPLE = 2000
 
 
-def small(part: SplitRows) -> Iterator[Finding]:
+def small(split: SplitRows) -> Iterator[Finding]:
     """An evaluation split with too few rows."""
-    if not part.is_train and 0 < len(part) < FEW:
-        error = 50 / np.sqrt(len(part))
-        message = f"{part.split} has {counted(len(part), 'row')}: a score on it is known to about {error:.0f} points"
-        yield part.found("small_split", "hint", message, do="hold more rows out")
+    if not split.is_train and 0 < len(split) < FEW:
+        error = 50 / np.sqrt(len(split))
+        message = f"{split.name} has {counted(len(split), 'row')}: a score on it is known to about {error:.0f} points"
+        yield split.found("small_split", "hint", message, do="hold more rows out")
 
 
-def groups(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
+def groups(train: SplitRows, split: SplitRows) -> Iterator[Finding]:
     """Groups, such as persons, with rows in train and in this split."""
     known = {*train.groups} - {None}
-    rows = [index for index, group in enumerate(part.groups) if group in known]
+    rows = [index for index, group in enumerate(split.groups) if group in known]
     if rows:
-        column, shared = part.source.group, {part.groups[index] for index in rows}
-        message = f"{counted(len(shared), 'group')} of column '{column}' with rows in {part.split} are in train too"
+        column, shared = split.source.group, {split.groups[index] for index in rows}
+        message = f"{counted(len(shared), 'group')} of column '{column}' with rows in {split.name} are in train too"
         do = "draw the split by groups, so that a score says how new groups are answered"
-        yield part.found("group_leak", "fault", message, do=do, indices=rows)
+        yield split.found("group_leak", "fault", message, do=do, indices=rows)
 
 
-def labels(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
+def labels(train: SplitRows, split: SplitRows) -> Iterator[Finding]:
     """Classes, or numbers, whose frequency differs much from that in train."""
-    if min(len(train), len(part)) < FEW:
+    if min(len(train), len(split)) < FEW:
         return
     do = "draw the split at random from the same rows, or check that later texts will look like it"
     if train.has_classes:
-        in_train, in_part = train.counts / max(1, train.counts.sum()), part.counts / max(1, part.counts.sum())
-        apart = float(np.abs(in_train - in_part).sum() / 2)
-        mixed = (train.counts + part.counts) / max(1, (train.counts + part.counts).sum())
-        spread = np.sqrt(mixed * (1 - mixed) * (1 / len(train) + 1 / len(part)))
+        in_train, in_split = train.counts / max(1, train.counts.sum()), split.counts / max(1, split.counts.sum())
+        apart = float(np.abs(in_train - in_split).sum() / 2)
+        mixed = (train.counts + split.counts) / max(1, (train.counts + split.counts).sum())
+        spread = np.sqrt(mixed * (1 - mixed) * (1 / len(train) + 1 / len(split)))
         chance = float(np.sqrt(2 / np.pi) * spread.sum() / 2)
         if apart >= LABELS_APART and apart >= BY_CHANCE * chance:
-            most = int(np.abs(in_train - in_part).argmax())
+            most = int(np.abs(in_train - in_split).argmax())
             label = train.task.labels[most]
-            message = f"the labels of {part.split} are spread otherwise than those of train ({apart:.0%} would have to "
-            message += f"change): '{label}' has {in_part[most]:.0%} there, and {in_train[most]:.0%} in train"
-            yield part.found("label_shift", "hint", message, do=do)
+            message = f"the labels of {split.name} are spread otherwise than those of train ({apart:.0%} would have to "
+            message += f"change): '{label}' has {in_split[most]:.0%} there, and {in_train[most]:.0%} in train"
+            yield split.found("label_shift", "hint", message, do=do)
     if train.has_numbers:
-        numbers = [np.array(each.answers, np.float64) for each in (train, part)]
+        numbers = [np.array(each.answers, np.float64) for each in (train, split)]
         apart = _distance(*numbers)
         if apart >= LENGTHS_APART:
-            message = f"the numbers of {part.split} are spread otherwise: median {np.median(numbers[1]):g}, "
+            message = f"the numbers of {split.name} are spread otherwise: median {np.median(numbers[1]):g}, "
             message += f"in train {np.median(numbers[0]):g}"
-            yield part.found("label_shift", "hint", message, do=do)
+            yield split.found("label_shift", "hint", message, do=do)
 
 
-def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
+def texts(train: SplitRows, split: SplitRows) -> Iterator[Finding]:
     """Lengths, capital letters, full stops, other alphabets and unknown words whose frequency differs from train."""
-    if min(len(train), len(part)) < FEW:
+    if min(len(train), len(split)) < FEW:
         return
     reasons = []
-    if _distance(train.lengths, part.lengths) >= LENGTHS_APART:
-        lengths = [np.median(each.lengths) for each in (part, train)]
+    if _distance(train.lengths, split.lengths) >= LENGTHS_APART:
+        lengths = [np.median(each.lengths) for each in (split, train)]
         reasons.append(f"texts have {lengths[0]:,.0f} characters in the middle, in train {lengths[1]:,.0f}")
-    samples = [[each.texts[index] for index in spaced(len(each), SAMPLE)] for each in (train, part)]
+    samples = [[each.texts[index] for index in spaced(len(each), SAMPLE)] for each in (train, split)]
     for name, trait in _TRAITS.items():
         expected, observed = (sum(map(trait, texts)) / len(texts) for texts in samples)
         if abs(expected - observed) >= WRITING_APART:
@@ -78,9 +78,9 @@ def texts(train: SplitRows, part: SplitRows) -> Iterator[Finding]:
     if observed - expected >= UNSEEN:
         reasons.append(f"{observed:.0%} of words are never in train, where {expected:.0%} would be usual")
     if reasons:
-        message = f"the texts of {part.split} look other than those of train: {'; '.join(reasons)}"
+        message = f"the texts of {split.name} look other than those of train: {'; '.join(reasons)}"
         do = "check that both come from one source and were prepared alike"
-        yield part.found("text_shift", "hint", message, do=do)
+        yield split.found("text_shift", "hint", message, do=do)
 
 
 _TRAITS = {

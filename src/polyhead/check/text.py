@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polyhead.check.part import Finding, SplitRows, counted
+from polyhead.check.split_rows import Finding, SplitRows, counted
 from polyhead.text.question import texts_of
 
 # The characters that cp1252 or Latin-1 makes of the first byte of a UTF-8 letter, and of the bytes after it.
@@ -28,49 +28,51 @@ LETTER = re.compile(r"[^\W\d_]")
 FEW = 20  # rows: with fewer, shares are not reported
 
 
-def empty(part: SplitRows, limit: int) -> Iterator[Finding]:
+def empty(split: SplitRows, limit: int) -> Iterator[Finding]:
     """Rows without a text or a label, and a split that has no other rows."""
-    if part.reading.examples is None and not part.reading.wrong:
-        message, do = f"none of {counted(part.reading.rows, 'row')} has both a text and a label", "give rows that have"
-        yield part.found("unusable", "fault", message, do=do, places=())
-    if rows := part.reading.empty:
+    if split.reading.examples is None and not split.reading.wrong:
+        message, do = f"none of {counted(split.reading.rows, 'row')} has both a text and a label", "give rows that have"
+        yield split.found("unusable", "fault", message, do=do, places=())
+    if rows := split.reading.empty:
         message = f"{counted(len(rows), 'row')} without a text; training skips them"
-        yield part.found("empty_text", "hint", message, do="remove the rows, or give their texts", places=part.at(rows))
-    if rows := part.reading.unlabelled:
+        yield split.found(
+            "empty_text", "hint", message, do="remove the rows, or give their texts", places=split.at(rows)
+        )
+    if rows := split.reading.unlabelled:
         message = f"{counted(len(rows), 'row')} without a label; training skips them"
-        yield part.found("unlabelled", "hint", message, do="label the rows, or remove them", places=part.at(rows))
-    if rows := part.reading.overlapping:
-        handling = "the rows are left out" if part.source.overlaps == "skip" else "the longest are kept"
+        yield split.found("unlabelled", "hint", message, do="label the rows, or remove them", places=split.at(rows))
+    if rows := split.reading.overlapping:
+        handling = "the rows are left out" if split.source.overlaps == "skip" else "the longest are kept"
         message = f"{counted(len(rows), 'row')} with labelled spans that overlap; {handling}, as 'overlaps' says"
         do = "label spans apart, or make a task of each level"
-        yield part.found("overlapping_spans", "hint", message, do=do, places=part.at(rows))
+        yield split.found("overlapping_spans", "hint", message, do=do, places=split.at(rows))
 
 
-def long_inputs(part: SplitRows, limit: int) -> Iterator[Finding]:
+def long_inputs(split: SplitRows, limit: int) -> Iterator[Finding]:
     """Inputs with more words than the encoder reads tokens: the end of each is lost for certain."""
-    if part.task.long_texts == "windows":
+    if split.task.long_texts == "windows":
         return
-    likely = np.flatnonzero(part.lengths > 2 * (limit - 2))
-    if part.task.pair == "separate":
-        sizes = {i: max(len(text.split()) for text in texts_of(part.inputs[i])) for i in likely.tolist()}
+    likely = np.flatnonzero(split.lengths > 2 * (limit - 2))
+    if split.task.pair == "separate":
+        sizes = {i: max(len(text.split()) for text in texts_of(split.inputs[i])) for i in likely.tolist()}
     else:
-        sizes = {i: len(part.texts[i].split()) for i in likely.tolist()}
+        sizes = {i: len(split.texts[i].split()) for i in likely.tolist()}
     cut = [index for index, words in sizes.items() if words > limit - 2]
     if cut:
         longest = max(sizes.values())
         message = f"{counted(len(cut), 'text')} of up to {longest:,} words; the encoder reads {limit:,} tokens"
-        windows = 'long_texts = "windows", ' if "long_texts" in part.kind.uses else ""
+        windows = 'long_texts = "windows", ' if "long_texts" in split.kind.uses else ""
         do = f"set {windows}a larger trunk.max_tokens, or shorten them"
-        yield part.found("over_long", "hint", message, do=do, indices=cut)
+        yield split.found("over_long", "hint", message, do=do, indices=cut)
 
 
-def misread(part: SplitRows, limit: int) -> Iterator[Finding]:
+def misread(split: SplitRows, limit: int) -> Iterator[Finding]:
     """Texts decoded with another encoding than they were written in."""
-    wrong = [i for i, text in enumerate(part.texts) if not text.isascii() and is_misread(text)]
+    wrong = [i for i, text in enumerate(split.texts) if not text.isascii() and is_misread(text)]
     if wrong:
         message = f"{counted(len(wrong), 'text')} read in another encoding than written, such as 'Ã©' for 'é'"
         do = "read the source as UTF-8 and export it again"
-        yield part.found("mojibake", "fault", message, do=do, indices=wrong)
+        yield split.found("mojibake", "fault", message, do=do, indices=wrong)
 
 
 def is_misread(text: str) -> bool:
@@ -93,50 +95,52 @@ def _decodes(run: str) -> bool:
     return False
 
 
-def invisible(part: SplitRows, limit: int) -> Iterator[Finding]:
+def invisible(split: SplitRows, limit: int) -> Iterator[Finding]:
     """Invisible characters, which the tokenizer drops or splits words at."""
-    wrong = [i for i, text in enumerate(part.texts) if INVISIBLE.search(text) is not None]
+    wrong = [i for i, text in enumerate(split.texts) if INVISIBLE.search(text) is not None]
     if wrong:
         message = f"{counted(len(wrong), 'text')} with control characters or zero-width spaces"
-        yield part.found("invisible", "hint", message, do="remove these characters", indices=wrong)
+        yield split.found("invisible", "hint", message, do="remove these characters", indices=wrong)
 
 
-def markup(part: SplitRows, limit: int) -> Iterator[Finding]:
+def markup(split: SplitRows, limit: int) -> Iterator[Finding]:
     """Tags and entities of HTML."""
-    wrong = [i for i, t in enumerate(part.texts) if ("<" in t or "&" in t) and MARKUP.search(t) is not None]
-    if len(wrong) >= max(2, MARKED * len(part)):
+    wrong = [i for i, t in enumerate(split.texts) if ("<" in t or "&" in t) and MARKUP.search(t) is not None]
+    if len(wrong) >= max(2, MARKED * len(split)):
         message = f"{counted(len(wrong), 'text')} with tags or entities of HTML"
         do = "turn the markup into plain text, as it will be when the task is asked"
-        yield part.found("markup", "hint", message, do=do, indices=wrong)
+        yield split.found("markup", "hint", message, do=do, indices=wrong)
 
 
-def cut_off(part: SplitRows, limit: int) -> Iterator[Finding]:
+def cut_off(split: SplitRows, limit: int) -> Iterator[Finding]:
     """Many texts of exactly the maximum length: a database column, or an export, cut them."""
-    if part.kind.per_option or not len(part):
+    if split.kind.per_option or not len(split):
         return
-    lengths = [max(map(len, texts_of(value))) for value in part.inputs]
+    lengths = [max(map(len, texts_of(value))) for value in split.inputs]
     most = max(lengths)
     alike = [index for index, length in enumerate(lengths) if length == most]
     below = Counter(lengths)
     expected = sum(below[most - step] for step in range(1, 6)) / 5
-    if most >= CUT_LENGTH and len(alike) >= max(CUT_LEAST, CUT_SHARE * len(part), 5 * expected):
-        if len({part.keys[index] for index in alike}) < len(alike) / 2:
+    if most >= CUT_LENGTH and len(alike) >= max(CUT_LEAST, CUT_SHARE * len(split), 5 * expected):
+        if len({split.keys[index] for index in alike}) < len(alike) / 2:
             return  # one repeated text
         message = f"{counted(len(alike), 'text')} of exactly {most:,} characters, and none longer: they look cut off"
-        yield part.found("cut_off", "hint", message, do="export the texts in full", indices=alike)
+        yield split.found("cut_off", "hint", message, do="export the texts in full", indices=alike)
 
 
-def wordless(part: SplitRows, limit: int) -> Iterator[Finding]:
+def wordless(split: SplitRows, limit: int) -> Iterator[Finding]:
     """A column with numbers, codes or symbols instead of texts, or the same text in every row."""
-    if len(part) < FEW:
+    if len(split) < FEW:
         return
-    without = [index for index, text in enumerate(part.texts) if LETTER.search(text) is None]
-    if len(without) >= WORDLESS * len(part):
+    without = [index for index, text in enumerate(split.texts) if LETTER.search(text) is None]
+    if len(without) >= WORDLESS * len(split):
         message = f"{counted(len(without), 'text')} without a letter: the column may not be the text"
-        yield part.found("no_text", "fault", message, do="name the column of the text", indices=without)
-    if len(set(part.keys)) == 1:
+        yield split.found("no_text", "fault", message, do="name the column of the text", indices=without)
+    if len(set(split.keys)) == 1:
         message = "every row has the same text"
-        yield part.found("constant_text", "fault", message, do="name the column of the text", indices=range(len(part)))
+        yield split.found(
+            "constant_text", "fault", message, do="name the column of the text", indices=range(len(split))
+        )
 
 
 CHECKS = (empty, long_inputs, misread, invisible, markup, cut_off, wordless)

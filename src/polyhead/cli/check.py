@@ -12,9 +12,9 @@ from typing import Any
 import click
 import msgspec
 
-from polyhead.check.part import Finding, SplitRows
-from polyhead.check.run import findings_in, read_parts
-from polyhead.check.subject import CheckSubject
+from polyhead.check.run import findings_in, read_splits
+from polyhead.check.split_rows import Finding, SplitRows
+from polyhead.check.tasks import CheckedTasks
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import Column, OptionalFolder, Output, Store, Tasks
 from polyhead.cli.output import Printer, counted, note, section, text_table, write_rows
@@ -65,21 +65,21 @@ def command(
         raise click.UsageError("--cache goes with --encode: nothing else makes features that are kept.")
     columns = {"kind": kind, "text": text, "text_b": text_b, "label": label, "separator": separator}
     with tempfile.TemporaryDirectory() as scratch:
-        subject = _subject(data or (PROJECT,), tasks, columns)
-        parts, unread = read_parts(subject.entries, subject.folder, show=printer.show)
-        findings = [*subject.findings, *unread, *findings_in(parts, limit=subject.limit, show=printer.show)]
-        if (encode or features) and parts:
+        checked = _checked(data or (PROJECT,), tasks, columns)
+        splits, unread = read_splits(checked.entries, checked.folder, show=printer.show)
+        findings = [*checked.findings, *unread, *findings_in(splits, limit=checked.limit, show=printer.show)]
+        if (encode or features) and splits:
             from polyhead.train.heads.doubted_labels import doubts_in
 
-            place = cache or (None if subject.project else scratch)
-            kept, project = Path(place).resolve() if place else None, subject.project or Project(tasks=subject.entries)
+            place = cache or (None if checked.project else scratch)
+            kept, project = Path(place).resolve() if place else None, checked.project or Project(tasks=checked.entries)
             how: dict[str, Any] = {"store": features, "cache": kept, "say": note, "show": printer.show}
-            findings += doubts_in(parts, project, subject.folder, **how)
+            findings += doubts_in(splits, project, checked.folder, **how)
     printer.lines(_lines(findings, shown))
-    rows = sum(part.reading.rows for part in parts)
+    rows = sum(split.reading.rows for split in splits)
     faults = sum(finding.level == "fault" for finding in findings)
     seconds = time.monotonic() - began
-    printer.line(_total(parts, rows, faults, len(findings) - faults, seconds))
+    printer.line(_total(splits, rows, faults, len(findings) - faults, seconds))
     if output is not None:
         printer.line(f"{counted(_written(output, findings), 'row')} in {output}")
     cut = [msgspec.structs.replace(finding, places=finding.places[:IN_JSON]) for finding in findings]
@@ -98,16 +98,16 @@ def _written(path: str, findings: Sequence[Finding]) -> int:
     return len(rows)
 
 
-def _subject(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None]) -> CheckSubject:
+def _checked(data: Sequence[str], only: Sequence[str], columns: dict[str, str | None]) -> CheckedTasks:
     projects = [name for name in data if name.lower().endswith(".toml")]
     if not projects:
         if only:
             raise click.UsageError("--tasks is for the tasks of PROJECT; of DATA every file, or set of splits, is one.")
-        return CheckSubject.of_files(data, columns)
+        return CheckedTasks.of_files(data, columns)
     options = [f"--{name.replace('_', '-')}" for name, value in columns.items() if value is not None]
     if len(data) > 1 or options:
         raise click.UsageError(f"{projects[0]} names its files and columns; give it alone, or data files without it.")
-    return CheckSubject.of_project(projects[0], only)
+    return CheckedTasks.of_project(projects[0], only)
 
 
 def _lines(findings: Sequence[Finding], shown: int) -> list[str]:
@@ -119,7 +119,7 @@ def _lines(findings: Sequence[Finding], shown: int) -> list[str]:
         rows.append([each.level, each.kind, each.task, each.split, each.rows or "-", each.of or "-"])
     lines = text_table(rows, left=4)
     for each in findings:
-        where = " ".join(part for part in (each.task, each.split) if part)
+        where = " ".join(name for name in (each.task, each.split) if name)
         body = [f"{each.what}.", f"Do: {each.do}."]
         for place in each.places[:shown]:
             label = f" [{place.label}]" if place.label else ""
@@ -131,8 +131,8 @@ def _lines(findings: Sequence[Finding], shown: int) -> list[str]:
     return [*lines, ""]
 
 
-def _total(parts: Sequence[SplitRows], rows: int, faults: int, hints: int, seconds: float) -> str:
-    names = {part.task.name for part in parts}
+def _total(splits: Sequence[SplitRows], rows: int, faults: int, hints: int, seconds: float) -> str:
+    names = {split.task.name for split in splits}
     looked = f"{counted(rows, 'row')} of {counted(len(names), 'task')} in {duration(seconds)}"
     if not faults and not hints:
         return f"nothing found in {looked}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.check.label_errors import all_labelled_rows, can_be_doubted, doubted, planted, trusted_up_to
-from polyhead.check.part import Finding, SplitRows, by_task
+from polyhead.check.split_rows import Finding, SplitRows, by_task
 from polyhead.progress import counted
 from polyhead.project.tables import Project
 from polyhead.train.events import Events
@@ -16,7 +16,7 @@ from polyhead.train.heads.held_out import features_for, held_out, whole_of
 
 
 def doubts_in(
-    parts: Sequence[SplitRows],
+    splits: Sequence[SplitRows],
     project: Project,
     folder: Path,
     *,
@@ -32,7 +32,7 @@ def doubts_in(
     findings: list[Finding] = []
     source = None
     entries = {entry.name: entry for entry in project.tasks}
-    for task in by_task(parts):
+    for task in by_task(splits):
         name = task[0].task.name
         if not can_be_doubted(task):
             say(f"task '{name}': heads cannot check its labels; whole texts need labels that occur at least twice")

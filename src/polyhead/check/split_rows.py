@@ -1,4 +1,4 @@
-"""A task's rows of one split, and the findings about them."""
+"""The rows of one split of a task, and findings about them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ TRAIN = "train"
 
 
 class SplitRows:
-    """One split of one task. Its examples are numbered from 0; `rows` holds their numbers in the file."""
+    """One split (`name`) of a task. Examples are numbered from 0; `rows` holds their row numbers in the file."""
 
-    def __init__(self, task: Task, split: str, source: Source, reading: Reading) -> None:
-        self.task, self.split, self.source, self.reading = task, split, source, reading
+    def __init__(self, task: Task, name: str, source: Source, reading: Reading) -> None:
+        self.task, self.name, self.source, self.reading = task, name, source, reading
         self.kind = kind_of(task)
         examples = reading.examples
         self.inputs: list[TaskInput] = [] if examples is None else examples.inputs
@@ -73,7 +73,7 @@ class SplitRows:
     @property
     def is_train(self) -> bool:
         """Whether the task is trained on these rows."""
-        return self.split == TRAIN
+        return self.name == TRAIN
 
     @property
     def has_labels(self) -> bool:
@@ -175,7 +175,7 @@ class SplitRows:
 
     def at(self, rows: Iterable[int], *, label: str = "", other: str = "") -> tuple[RowRef, ...]:
         """Places of rows, by their number in the file."""
-        return tuple(RowRef(split=self.split, file=self.source.path, row=r, label=label, other=other) for r in rows)
+        return tuple(RowRef(split=self.name, file=self.source.path, row=r, label=label, other=other) for r in rows)
 
     def found(
         self,
@@ -195,7 +195,7 @@ class SplitRows:
             what=message,
             do=do,
             task=self.task.name,
-            split=self.split,
+            split=self.name,
             rows=len(shown),
             of=self.reading.rows,
             places=shown,
@@ -213,12 +213,12 @@ def spaced(count: int, most: int) -> list[int]:
     return numbers
 
 
-def by_task(parts: Sequence[SplitRows]) -> list[list[SplitRows]]:
-    """The parts of each task, in their order."""
-    parts_of_tasks: dict[str, list[SplitRows]] = {}
-    for part in parts:
-        parts_of_tasks.setdefault(part.task.name, []).append(part)
-    return list(parts_of_tasks.values())
+def by_task(splits: Sequence[SplitRows]) -> list[list[SplitRows]]:
+    """The splits, grouped by task."""
+    splits_of_tasks: dict[str, list[SplitRows]] = {}
+    for split in splits:
+        splits_of_tasks.setdefault(split.task.name, []).append(split)
+    return list(splits_of_tasks.values())
 
 
 def names_text(names: Sequence[str], most: int = 8) -> str:

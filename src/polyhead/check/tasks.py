@@ -1,4 +1,4 @@
-"""What is checked: the tasks of a project, or of files whose columns are guessed."""
+"""The tasks to check: those of a project, or one for each data file, with guessed columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.check.part import Finding
+from polyhead.check.split_rows import Finding
 from polyhead.data.guess_columns import table_of
 from polyhead.errors import ConfigError, DataError, UnknownTask
 from polyhead.project.declare import InitOptions, clean_name, outlined
@@ -18,8 +18,8 @@ from polyhead.values import Value
 TOKENS = 512  # that an encoder reads of a text where nothing else is known
 
 
-class CheckSubject(Value, eq=False):
-    """Tasks with their files, findings made on the way, and how much the encoder reads of a text."""
+class CheckedTasks(Value, eq=False):
+    """The tasks to check, findings made while reading them, and the number of tokens that the encoder reads."""
 
     entries: tuple[TaskEntry, ...]
     folder: Path
@@ -28,7 +28,7 @@ class CheckSubject(Value, eq=False):
     project: Project | None = None  # where the tasks are those of one
 
     @classmethod
-    def of_project(cls, path: str, only: Sequence[str] = ()) -> CheckSubject:
+    def of_project(cls, path: str, only: Sequence[str] = ()) -> CheckedTasks:
         """The tasks of a project file, or some of them; raises UnknownTask for others."""
         project, folder = read_project(path), Path(path).resolve().parent
         names = [entry.name for entry in project.tasks]
@@ -39,7 +39,7 @@ class CheckSubject(Value, eq=False):
         return cls(entries=entries, folder=folder, limit=limit, project=project)
 
     @classmethod
-    def of_files(cls, data: Sequence[str], columns: Mapping[str, str | None]) -> CheckSubject:
+    def of_files(cls, data: Sequence[str], columns: Mapping[str, str | None]) -> CheckedTasks:
         """A task of every file, or set of splits; what `columns` and "kind" leave out is guessed.
 
         A file that makes no task is a finding; raises ConfigError for what a person has to say first.
