@@ -19,8 +19,8 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
 from polyhead.train.heads import run as heads
-from polyhead.train.record.decided import fingerprints_of
 from polyhead.train.record.lines import effort_lines
+from polyhead.train.record.selection import fingerprints_of
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.tiny_branches import home_in

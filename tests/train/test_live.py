@@ -21,7 +21,7 @@ from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Smoothing
 from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.project.tables import Project, TrunkChoice
 from polyhead.train.data.prepare import prepare
-from polyhead.train.data.units import prepared_units, units_of
+from polyhead.train.data.task_groups import prepare_groups, task_groups
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -158,7 +158,7 @@ def test_shifted_prompts_leave_room_for_the_longest_text(home, room):
 
 def test_units_are_the_groups_and_families_that_tasks_share():
     shared = InLayer(pooler="shared")
-    found = units_of(
+    found = task_groups(
         {
             "a": Prompted(group="x"),
             "b": InLayer(),
@@ -516,11 +516,11 @@ def test_a_unit_trains_on_no_text_that_another_of_its_tasks_is_evaluated_on(home
     text = ("a text of more than twenty-five letters and digits stands here",)
     leaky = _with_text(made[0], "train", text), _with_text(made[1], "validation", text)
     told = []
-    clean = prepared_units(leaky, Events(say=told.append))
+    clean = prepare_groups(leaky, Events(say=told.append))
     assert len(clean[0].train.examples.targets) == len(made[0].train.examples.targets) - 1
     assert any("urgency" in line for line in told)
     alone = [msgspec.structs.replace(p, strategy=Prompted(isolated=True)) for p in leaky]
-    assert prepared_units(alone, Events()) == alone
+    assert prepare_groups(alone, Events()) == alone
 
 
 def _with_text(prepared, split, text):
@@ -534,4 +534,4 @@ def test_a_units_training_numbers_are_compared_before_anything_is_read(home):
     first, second = prepare(project(home, GROUP), home)
     other = msgspec.structs.replace(second.training, epochs=7)
     with pytest.raises(TrainError, match="one set of training numbers"):
-        prepared_units([first, msgspec.structs.replace(second, training=other)], Events())
+        prepare_groups([first, msgspec.structs.replace(second, training=other)], Events())

@@ -14,7 +14,7 @@ from polyhead.tasks.kinds.single_label import SingleLabel
 from polyhead.testing import tiny_tasks
 from polyhead.train.events import Events
 from polyhead.train.heads.rule import selection_score
-from polyhead.train.record.compared import VersionComparison, unit_is_better
+from polyhead.train.record.compared import VersionComparison, group_is_better
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases
@@ -111,4 +111,4 @@ def test_a_unit_wins_by_the_mean_that_chooses_its_epochs(live, new, wins):
     task = plain(tiny_tasks()[0])
     metric = KINDS["single_label"].default_metric(task)
     before, after = (sum(selection_score(task, {metric: score}) for score in scores) for scores in (live, new))
-    assert unit_is_better(compared) == (after > before) == wins
+    assert group_is_better(compared) == (after > before) == wins

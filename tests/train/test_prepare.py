@@ -10,7 +10,7 @@ from polyhead.project.strategies import InLayer, Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
-from polyhead.train.data.units import prepared_units
+from polyhead.train.data.task_groups import prepare_groups
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -92,7 +92,7 @@ def test_tasks_that_share_what_they_learn_hold_out_the_same_texts(home, strategy
     assert (texts_of(one.validation) == texts_of(other.validation)) == is_shared
     alone = prepare(project(entry(0), recipe=Frozen(), strategy=strategy), home)[0]
     assert (one.validation.digest == alone.validation.digest) != is_shared
-    kept = prepared_units([one, other], Events())
+    kept = prepare_groups([one, other], Events())
     assert [p.train.digest for p in kept] == [one.train.digest, other.train.digest]
 
 

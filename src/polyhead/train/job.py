@@ -32,24 +32,24 @@ from polyhead.train.data.prepare import donor_task, wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction, FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredFeatures
-from polyhead.train.data.units import check_readers, prepared_units, units_of
+from polyhead.train.data.task_groups import check_readers, prepare_groups, task_groups
 from polyhead.train.events import Events
 from polyhead.train.heads.baselines import with_baselines
 from polyhead.train.heads.versions import asked_of_features
-from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, rivals, unit_is_better
-from polyhead.train.record.decided import (
-    VersionDecisions,
-    choices,
-    fingerprints_of,
-    left_line,
-    rescored,
-    tag,
-    untrained,
-)
+from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, group_is_better, rivals
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
 from polyhead.train.record.held import keep_held, live_answers, new_answers, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines, untried
+from polyhead.train.record.selection import (
+    VersionDecisions,
+    fingerprints_of,
+    rescored,
+    select_tasks,
+    skipped_line,
+    tag,
+    untrained,
+)
 from polyhead.train.runs import cache_folder, resolved
 from polyhead.train.training import BundleTraining, Scores, TrainingResult, TrainingRun
 
@@ -62,12 +62,12 @@ class FrozenTrunk(BundleTraining):
 
     def check(self) -> None:
         """Raises TrainError and EmptyData if tasks that read each other's arrays cannot be trained together."""
-        prepared_units(self.prepared, Events())
+        prepare_groups(self.prepared, Events())
 
     def train(self) -> TrainingResult:
         """Trains what the bundle lacks; tasks trained the same way are kept, and decisions are respected."""
         began, run, events = time.monotonic(), self.run, self.run.events
-        prepared = prepared_units(self.prepared, events)
+        prepared = prepare_groups(self.prepared, events)
         source = feature_source(run, prepared)
         if isinstance(source, StoredFeatures):
             prepared = [with_columns(p, source) for p in prepared]
@@ -78,7 +78,7 @@ class FrozenTrunk(BundleTraining):
         _find_paths(job, trainers)
         kept = tuple(name for name in job.prints if name not in job.todo and name not in job.left)
         todo = [p for p in prepared if p.task.name in job.todo]
-        lines = [left_line(name, reason) for name, reason in job.left.items()]
+        lines = [skipped_line(name, reason) for name, reason in job.left.items()]
         lines += rescored(job.bundle, [p for p in prepared if p.task.name in kept])
         for line in (*lines, *outlook(todo, job.paths, source.facts.architecture, kept=kept, folds=True)):
             events.line(line)
@@ -114,9 +114,9 @@ class TrainingJob:
         self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
         self.prints = fingerprints_of(prepared, self.allocation, layers=source.facts.architecture.layers)
         lines = self.bundle.lines
-        chosen = choices(
+        chosen = select_tasks(
             untrained(self.bundle, self.prints),
-            units_of({p.task.name: p.strategy for p in prepared if p.strategy.is_live}),
+            task_groups({p.task.name: p.strategy for p in prepared if p.strategy.is_live}),
             {name: tag(fingerprint) for name, fingerprint in self.prints.items()},
             VersionDecisions.of(self.bundle),
             run.options,
@@ -174,7 +174,7 @@ class TrainingJob:
             bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask, held=both
         )
         self.compared |= compared
-        if self._if_better and compared and not unit_is_better(list(compared.values())):
+        if self._if_better and compared and not group_is_better(list(compared.values())):
             self._remember(bundle, [p.task.name for p in tasks], compared)
             return
         for p, trained in parts:
@@ -205,7 +205,7 @@ class TrainingJob:
         for name in names:
             shares = f"it shares arrays with {', '.join(compared)}, of which the live version stays"
             self.left[name] = compared[name].kept_line(bundle.version(name)) if name in compared else shares
-            self.events.line(left_line(name, self.left[name]))
+            self.events.line(skipped_line(name, self.left[name]))
 
 
 def write_proven(

@@ -18,12 +18,12 @@ from polyhead.project.tables import Project, check_strategies, strategy_of
 from polyhead.train.data.encoder import load_any_trunk
 from polyhead.train.data.prepare import prepare, with_decoders
 from polyhead.train.data.stored import StoredScores, known_trunk
-from polyhead.train.data.units import check_budget, check_whole_units
+from polyhead.train.data.task_groups import check_budget, check_whole_groups
 from polyhead.train.events import Events
 from polyhead.train.job import FrozenTrunk, donors
-from polyhead.train.record.decided import TrainOptions
 from polyhead.train.record.lines import codec_lines, effort_lines
 from polyhead.train.record.report import report_file, write_report
+from polyhead.train.record.selection import TrainOptions
 from polyhead.train.runs import ProcessRank, deep
 from polyhead.train.training import BundleTraining, TrainingResult, TrainingRun, UsedStore
 
@@ -141,7 +141,7 @@ def _read(project: Project, only: tuple[str, ...]) -> Project:
     if not only or not isinstance(project.recipe, Frozen):
         return project
     check_budget(project, only)
-    check_whole_units({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
+    check_whole_groups({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
     if project.donors is not None:  # held out together, as for the donors
         return project
     return msgspec.structs.replace(project, tasks=tuple(entry for entry in project.tasks if entry.name in only))

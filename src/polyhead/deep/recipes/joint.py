@@ -1,4 +1,4 @@
-"""Joint training of tasks: with their trunk, as a separate bundle, or in units over a frozen one."""
+"""Joint training of tasks: with their trunk, as a separate bundle, or in groups over a frozen one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK, Joint, Training
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.units import units_of
+from polyhead.train.data.task_groups import task_groups
 from polyhead.train.events import Events
 from polyhead.train.heads import rule
 from polyhead.train.job import Trainer, extractor_of
@@ -89,8 +89,8 @@ def joint_outlook(course: JointCourse) -> list[str]:
     return [*lines, *course.mixture.lines(), *by]
 
 
-class LiveUnits(Trainer):
-    """Trains tasks that read live states, unit by unit; the tasks of a unit enter the bundle together."""
+class LiveGroups(Trainer):
+    """Trains tasks that read live states, group by group; the tasks of a group enter the bundle together."""
 
     order = 2
 
@@ -101,37 +101,37 @@ class LiveUnits(Trainer):
         }
 
     def steps(self) -> list[tuple[str, ...]]:
-        """Whole units with a task to train."""
-        units = units_of({p.task.name: p.strategy for p in self.prepared})
-        return [unit for unit in units if not self.job.todo.isdisjoint(unit)]
+        """Whole groups with a task to train."""
+        groups = task_groups({p.task.name: p.strategy for p in self.prepared})
+        return [group for group in groups if not self.job.todo.isdisjoint(group)]
 
     def train(self) -> None:
-        """Trains unit by unit."""
+        """Trains group by group."""
         for names in self.steps():
             self._train([p for p in self.todo if p.task.name in names])
 
-    def _train(self, unit: Sequence[Prepared]) -> None:
+    def _train(self, group: Sequence[Prepared]) -> None:
         """One task per step, drawn by size; the epoch with the best mean of their validation scores is kept for all.
 
-        Checkpoints are deleted when the unit is in the bundle.
+        Checkpoints are deleted when the group is in the bundle.
         """
         job, precision = self.job, extractor_of(self.job).precision
-        folder = job.folder("live", unit[0])
+        folder = job.folder("live", group[0])
         course = JointCourse(
-            unit,
-            {p.task.name: job.paths[p.task.name][0] for p in unit},
+            group,
+            {p.task.name: job.paths[p.task.name][0] for p in group},
             extractor_of(job).data,
             ONE_TASK,
-            training=unit[0].training,
+            training=group[0].training,
             precision=precision,
             checkpoint=folder / f"unit{SUFFIX}",
             events=job.events,
             frozen=True,
         )
-        learned = course.learn(", ".join(p.task.name for p in unit))
+        learned = course.learn(", ".join(p.task.name for p in group))
         served = course.module.served(getattr(torch, precision))
         trained = []
-        for p in unit:
+        for p in group:
             outputs = split_outputs(course, p, served)
             decided = rule.deciding(p, outputs["validation"])
             part = Trained(

@@ -188,7 +188,7 @@ class LiveStrategy(Strategy):
 
     __slots__ = ()
 
-    trainer: ClassVar[str] = "polyhead.deep.recipes.joint:LiveUnits"
+    trainer: ClassVar[str] = "polyhead.deep.recipes.joint:LiveGroups"
     default_training: ClassVar[Training] = LIVE_TRAINING
     reads_kept_features: ClassVar[bool] = False
     is_live: ClassVar[bool] = True

@@ -31,7 +31,7 @@ from polyhead.text.tokenize import Input
 from polyhead.train.data.prepared import Donor, Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.data.stored import StoredScores
-from polyhead.train.data.units import units_of
+from polyhead.train.data.task_groups import task_groups
 from polyhead.train.data.windows import TextWindows, windowed
 from polyhead.train.runs import stream
 
@@ -111,7 +111,7 @@ def _trained_together(project: Project) -> list[tuple[str, ...]]:
     # likewise.
     if not isinstance(project.recipe, Frozen) or project.donors is not None:
         return [tuple(entry.name for entry in project.tasks)]
-    return units_of({entry.name: strategy_of(project, entry) for entry in project.tasks})
+    return task_groups({entry.name: strategy_of(project, entry) for entry in project.tasks})
 
 
 def _prepared(

@@ -277,8 +277,8 @@ def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> f
     return float(note.get("splits", {}).get("validation", {}).get(metric, otherwise))
 
 
-def unit_is_better(rivals: Sequence[VersionComparison]) -> bool:
-    """True if a unit's new versions are better on average, as its best epoch is chosen; a single task by its own score.
+def group_is_better(rivals: Sequence[VersionComparison]) -> bool:
+    """True if a group's new versions have the better mean score, as for its best epoch; a single task its own score.
 
     As there, a score that is no finite number counts as 0.
     """

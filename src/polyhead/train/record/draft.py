@@ -28,7 +28,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared, split_rows
-from polyhead.train.record.decided import Fingerprint, tag
+from polyhead.train.record.selection import Fingerprint, tag
 from polyhead.train.runs import Fitted
 
 

@@ -19,7 +19,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.candidates import of_effort
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.units import units_of
+from polyhead.train.data.task_groups import task_groups
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.record.draft import Trained, labels_without_rows
 
@@ -54,8 +54,8 @@ def outlook(
         ("task", "kind", "train", "validation", "test", "batches/pass", "updates", "parameters", "MFLOP/text")
     ]
     is_plain = in_a_pass is None and all(p.strategy.reads_kept_features for p in todo)
-    units = units_of({p.task.name: p.strategy for p in todo})
-    plans = {name: merge({member: paths[member][-1] for member in unit}) for unit in units for name in unit}
+    groups = task_groups({p.task.name: p.strategy for p in todo})
+    plans = {name: merge({member: paths[member][-1] for member in group}) for group in groups for name in group}
     for p in todo:
         added = cost.added(plans[p.task.name], p.task.name, shape, tokens=TOKENS, folded=True)
         sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
@@ -73,8 +73,8 @@ def outlook(
             )
         )
     lines += text_table([row[:PLAIN] for row in rows] if is_plain else rows, left=2)
-    for unit in units:
-        lines += _shared(plans[unit[0]], shape)
+    for group in groups:
+        lines += _shared(plans[group[0]], shape)
     lines += skipped(todo)
     everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
     whom = "the task" if len(todo) == 1 else f"all {len(todo)} tasks"

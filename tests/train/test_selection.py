@@ -22,7 +22,7 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.heads import run as running
 from polyhead.train.record import compared
-from polyhead.train.record.decided import TrainOptions, VersionDecisions, choices, left_line
+from polyhead.train.record.selection import TrainOptions, VersionDecisions, select_tasks, skipped_line
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases
@@ -443,7 +443,7 @@ CASES = {
 def test_what_a_run_trains_and_what_it_leaves(case):
     lines, attempts, removed, wish, todo, left = CASES[case]
     decisions = VersionDecisions(lines=lines, removed=removed, attempts=attempts)
-    found = choices(
+    found = select_tasks(
         {"a", "b"},
         (),
         dict.fromkeys("abcu", "tag"),
@@ -452,7 +452,7 @@ def test_what_a_run_trains_and_what_it_leaves(case):
         {"a": (ONE, TWO), "b": (ONE, ONE)},
     )
     assert (found.todo, set(found.left)) == (todo, left)
-    assert all(f"--retrain {name}" in left_line(name, reason) for name, reason in found.left.items())
+    assert all(f"--retrain {name}" in skipped_line(name, reason) for name, reason in found.left.items())
 
 
 @cases("new", [set(), {"u"}, {"v"}, {"u", "v"}], ids=["none", "first", "second", "both"])
@@ -461,7 +461,7 @@ def test_what_a_run_trains_and_what_it_leaves(case):
 def test_a_unit_is_trained_whole_or_not_at_all(new, held, named):
     decisions = VersionDecisions(lines=dict.fromkeys(held, PINNED), removed=(), attempts={})
     tags = dict.fromkeys("auv", "tag")
-    found = choices({"a", *new}, [("u", "v")], tags, decisions, TrainOptions(retrain=tuple(named)), {})
+    found = select_tasks({"a", *new}, [("u", "v")], tags, decisions, TrainOptions(retrain=tuple(named)), {})
     asked, stays = bool(new) or bool(named), bool(set(held) - set(named))
     assert found.todo == {"a", *("uv" if asked and not stays else "")}
     assert set(found.left) == ({*new, *named} if asked and stays else set())

@@ -1,4 +1,4 @@
-"""Units: tasks that read each other's arrays, so that they are trained and written in one step, or not at all."""
+"""Groups of tasks that read each other's arrays, so that they are trained and written together, or not at all."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.events import Events
 
 
-def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
-    """Tasks that can only change together, in order; most tasks are alone."""
-    units: list[tuple[set[str], list[str]]] = []
+def task_groups(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
+    """Tasks that can only change together, in order; most groups are a single task."""
+    groups: list[tuple[set[str], list[str]]] = []  # shared arrays, names of tasks
     for name, strategy in strategies.items():
         bonds = set(strategy.bonds())
-        met = [unit for unit in units if unit[0] & bonds]
-        joined = (bonds.union(*(unit[0] for unit in met)), [member for unit in met for member in unit[1]] + [name])
-        units = [unit for unit in units if unit not in met] + [joined]
+        met = [group for group in groups if group[0] & bonds]
+        joined = (bonds.union(*(group[0] for group in met)), [member for group in met for member in group[1]] + [name])
+        groups = [group for group in groups if group not in met] + [joined]
     order = list(strategies)
-    return sorted((tuple(sorted(names, key=order.index)) for _, names in units), key=lambda u: order.index(u[0]))
+    return sorted(
+        (tuple(sorted(names, key=order.index)) for _, names in groups), key=lambda group: order.index(group[0])
+    )
 
 
-def check_whole_units(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
-    """Raises ConfigError if some tasks of a unit are to be trained and others not."""
-    for names in units_of(strategies):
+def check_whole_groups(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
+    """Raises ConfigError if only some tasks of a group are to be trained."""
+    for names in task_groups(strategies):
         missing = [name for name in names if name not in only]
         if 0 < len(missing) < len(names):
             raise ConfigError(
@@ -56,13 +58,13 @@ def check_budget(project: Project, only: Sequence[str]) -> None:
         )
 
 
-def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepared]:
-    """The tasks, without a unit's training rows that contain a text of another evaluation split of the unit.
+def prepare_groups(prepared: Sequence[Prepared], events: Events) -> list[Prepared]:
+    """The tasks, without training rows that contain a text of an evaluation split of another task in the group.
 
-    The shared arrays of a unit are trained on all of its tasks. Raises TrainError if their training numbers differ.
+    The shared arrays of a group learn from all of its tasks. Raises TrainError if their training numbers differ.
     """
     by_name = {p.task.name: p for p in prepared}
-    for names in units_of({name: p.strategy for name, p in by_name.items()}):
+    for names in task_groups({name: p.strategy for name, p in by_name.items()}):
         numbers = {msgspec.json.encode(by_name[name].training) for name in names}
         if len(numbers) > 1:
             raise TrainError(

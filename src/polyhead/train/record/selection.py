@@ -1,6 +1,6 @@
-"""The tasks to train: those with a new fingerprint, unless a decision about the bundle says otherwise.
+"""Selects the tasks to train: those with a new fingerprint, unless an earlier decision about the bundle forbids it.
 
-People decide with `polyhead tasks rollback` and `remove`; a version that lost under `--if-better` is a decision too.
+Such decisions are `polyhead tasks rollback` and `remove`, and a new version that `--if-better` has rejected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polyhead.errors import ConfigError, UnknownTask
 from polyhead.project.tables import AllocationRule
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared, split_rows
-from polyhead.train.data.units import units_of
+from polyhead.train.data.task_groups import task_groups
 from polyhead.train.record.compared import no_comparison
 from polyhead.values import Value
 
@@ -35,10 +35,10 @@ def fingerprints_of(prepared: Sequence[Prepared], choice: AllocationRule, *, lay
     settings: dict[str, object] = msgspec.to_builtins(choice)
     if choice.rule == "budget":
         settings["among"] = among
-    for unit in units_of({p.task.name: p.strategy for p in prepared if p.strategy.is_live}):
-        if len(unit) > 1:  # each task's result depends on the others in training
-            tags = {name: tag(prints[name]) for name in unit}
-            for name in unit:
+    for group in task_groups({p.task.name: p.strategy for p in prepared if p.strategy.is_live}):
+        if len(group) > 1:  # each task's result depends on the others in training
+            tags = {name: tag(prints[name]) for name in group}
+            for name in group:
                 prints[name]["among"] = tags
     for p in prepared:
         if p.strategy.is_undecided:
@@ -61,7 +61,7 @@ def untrained(bundle: Bundle, prints: Mapping[str, Fingerprint]) -> set[str]:
 
 
 def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
-    """A line for each trained task whose test rows differ from those of its scores."""
+    """A line for each trained task whose test rows are not those that its scores were computed on."""
     lines = []
     for p in prepared:
         record = bundle.tasks.get(p.task.name)
@@ -77,7 +77,7 @@ def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
 
 
 class TrainOptions(Value):
-    """Options about decisions: tasks to train in any case, and which new versions go live."""
+    """Which tasks are trained again in any case, and which new versions go live."""
 
     retrain: tuple[str, ...] = ()
     if_better: bool = False
@@ -98,7 +98,7 @@ class TrainOptions(Value):
 
 
 class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions in effect in a bundle."""
+    """Decisions about versions that are in effect in a bundle."""
 
     lines: Mapping[str, Live]
     removed: Collection[str]
@@ -106,7 +106,7 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, bundle: Bundle) -> VersionDecisions:
-        """Decisions about its tasks."""
+        """The decisions of the bundle."""
         return cls(lines=bundle.lines, removed=bundle.removed, attempts=read_attempts(bundle.root))
 
     def reason(self, name: str, tag: str) -> str | None:
@@ -121,53 +121,54 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks that a run trains, and those that it does not, each with the reason."""
+class TaskSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks that a run trains, and the reason for each other task that it skips."""
 
     todo: frozenset[str]
     left: Mapping[str, str]
 
 
-def left_line(name: str, reason: str) -> str:
+def skipped_line(name: str, reason: str) -> str:
     """The line about a task that is not trained."""
     return f"{name}: {reason}; left as it is (--retrain {name}, in Python `fit` without `if_better`, trains it)"
 
 
-def choices(
+def select_tasks(
     new: Collection[str],
-    units: Sequence[Sequence[str]],
+    groups: Sequence[Sequence[str]],
     tags: Mapping[str, str],
     decisions: VersionDecisions,
-    wish: TrainOptions,
+    options: TrainOptions,
     rivals: Mapping[str, tuple[Task, Task]],
-) -> Choices:
-    """`new` tasks are untrained; of a unit all tasks are trained, or none, since they read each other's arrays.
+) -> TaskSelection:
+    """The tasks to train: `new` ones, which have no trained part, and those that the options name.
 
-    `tags` name each task's way of training. `rivals` are the tasks with a live version, with its answers and its
-    declaration: if only better versions are wanted and no score can decide, the live one stays.
+    The tasks of a group are all trained or all skipped, since they read each other's arrays. `tags` are the tasks'
+    fingerprints (see `tag`). `rivals` holds two declarations of each task with a live version, that of the version and
+    the new one: if only better versions are wanted and no score can compare the two, the live one stays.
     """
-    todo, reasons_kept = set[str](), dict[str, str]()
-    grouped = {name: tuple(unit) for unit in units for name in unit}
-    wanted = {*new, *wish.retrain}
-    for unit in dict.fromkeys(grouped.get(name, (name,)) for name in tags):
-        if wanted.isdisjoint(unit):
+    todo, skipped = set[str](), dict[str, str]()
+    group_of = {name: tuple(group) for group in groups for name in group}
+    wanted = {*new, *options.retrain}
+    for group in dict.fromkeys(group_of.get(name, (name,)) for name in tags):
+        if wanted.isdisjoint(group):
             continue
-        held = {name: _held(name, tags[name], decisions, wish, rivals) for name in unit}
-        reasons = {name: reason for name, reason in held.items() if reason is not None}
+        found = {name: _reason_to_skip(name, tags[name], decisions, options, rivals) for name in group}
+        reasons = {name: reason for name, reason in found.items() if reason is not None}
         if not reasons:
-            todo.update(unit)
+            todo.update(group)
             continue
-        whose = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        reasons_kept |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in wanted}
-    return Choices(todo=frozenset(todo), left={name: reasons_kept[name] for name in tags if name in reasons_kept})
+        others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        skipped |= {name: reasons.get(name, f"it shares arrays with {others}") for name in group if name in wanted}
+    return TaskSelection(todo=frozenset(todo), left={name: skipped[name] for name in tags if name in skipped})
 
 
-def _held(
-    name: str, tag: str, decisions: VersionDecisions, wish: TrainOptions, rivals: Mapping[str, tuple[Task, Task]]
+def _reason_to_skip(
+    name: str, tag: str, decisions: VersionDecisions, options: TrainOptions, rivals: Mapping[str, tuple[Task, Task]]
 ) -> str | None:
-    if name in wish.retrain:
+    if name in options.retrain:
         return None
     reason = decisions.reason(name, tag)
-    if reason is None and wish.if_better and name in rivals:
+    if reason is None and options.if_better and name in rivals:
         return no_comparison(*rivals[name])
     return reason
