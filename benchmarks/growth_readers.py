@@ -29,9 +29,9 @@ from polyhead.bundle.files import read_arrays
 from polyhead.bundle.journal import read_attempts
 from polyhead.bundle.manifest import TaskRecord, decoded, read_bundle_file
 from polyhead.bundle.owners import connected, new_names
-from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import seen_of
+from polyhead.bundle.row_profile import stored_profile
+from polyhead.bundle.task_archive import upload_bytes
 from polyhead.certify.certificate import Certificate, Ledger, read_certificate
 from polyhead.cli.main import main
 from polyhead.data.columns import Columns, Source
@@ -261,7 +261,7 @@ def _(folder: Path, n: int) -> Work:
     arrays = {"vectors": np.ones((n, 16), np.float16), "scores": np.ones((n, 2), np.float16)}
     content = save({**arrays, "lengths": np.ones(n, np.float32)})
     opened = Bundle.open(bundle(folder, draft("mood", seen=content)))
-    return lambda: seen_of(opened, "mood")
+    return lambda: stored_profile(opened, "mood")
 
 
 @reader("safetensors: arrays", 2000)
@@ -327,7 +327,7 @@ def received(folder: Path, *parts: bytes) -> Iterator[tuple[Path, Receiver]]:
 
 @reader("an upload: its bytes, a few at a time", 200_000)
 def _(folder: Path, n: int) -> Work:
-    from polyhead.bundle.packed import tar_header
+    from polyhead.bundle.task_archive import tar_header
 
     content = tar_header("part.safetensors", n) + bytes(n) + bytes(-n % 512) + bytes(1024)
 

@@ -30,8 +30,8 @@ import numpy as np
 from benchmarks.one_pass_tasks import FOLDER, TASKS, bundle_of, copied, train, tweets
 from benchmarks.server_load import CALLERS, Row, load, resident, server
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.task_archive import upload_bytes
 from polyhead.bundle.write import Draft, add_tasks
 from studies.results import Claim
 from studies.settings import command, report, say

@@ -30,8 +30,8 @@ from safetensors.numpy import save
 from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.packed import BLOCK, NEEDED, tar_header
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.task_archive import BLOCK, NEEDED, tar_header
 from polyhead.plan import Layers, Pool
 from polyhead.plan import Path as TaskPath
 from polyhead.tasks.task import Task

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.workbench_rows import rows_of, shuffled, trained
-from polyhead.bundle.seen import MOST as KNOWN
+from polyhead.bundle.row_profile import MOST as KNOWN
 from polyhead.engine.session import Session
 from polyhead.evaluate.drift import Summarized, drifts, summarized
 from polyhead.evaluate.profile import FileRows

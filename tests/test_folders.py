@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from polyhead.bundle.whole import remove_workspace
+from polyhead.bundle.atomic import remove_workspace
 from polyhead.cli.output import writing_file
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.deep.recipes.learned import building_of, remove_checkpoint, writing_alone

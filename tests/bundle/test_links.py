@@ -8,6 +8,7 @@ import pytest
 
 from bundle.test_write import add
 from formats.write_v1 import golden_trunk
+from polyhead.bundle.atomic import BUILDING, remove_workspace, workspace
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.journal import finish, start_operation
@@ -15,7 +16,6 @@ from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
-from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.certify.certificate import Certificate, Ledger
 from polyhead.certify.proof import locked

@@ -11,12 +11,12 @@ import pytest
 
 from bundle.test_write import contents
 from polyhead import files
+from polyhead.bundle.atomic import BUILDING
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
-from polyhead.bundle.whole import BUILDING
 from polyhead.bundle.write import add_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
@@ -473,7 +473,7 @@ def test_leftovers_of_a_killed_merge_are_removed_and_nothing_else_is(two, tmp_pa
 
 
 def test_two_merges_into_one_folder_do_not_meet(two, tmp_path, monkeypatch):
-    monkeypatch.setattr("polyhead.bundle.whole.PATIENCE", 0.0)
+    monkeypatch.setattr("polyhead.bundle.atomic.PATIENCE", 0.0)
 
     def at_the_same_time(bundle):
         with pytest.raises(BundleError, match="another process"):

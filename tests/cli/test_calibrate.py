@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import seen_of
+from polyhead.bundle.row_profile import stored_profile
 from polyhead.engine.session import Session
 from polyhead.evaluate import calibrate_task
 from support import tiny_project
@@ -53,7 +53,7 @@ def test_calibrate_keeps_what_it_measured_and_answers_show_it(bundle, rows):
     card = Bundle.open(bundle).card("mood")
     assert "## Calibration" in card
     # The summary is of the file's rows, and the card went on describing those of training.
-    kept = len(seen_of(Bundle.open(bundle), "mood").lengths)
+    kept = len(stored_profile(Bundle.open(bundle), "mood").lengths)
     assert card.count("## What its rows looked like") == 1 and f"like\n\n- {kept:,} rows are kept" in card
     answers = json.loads(run("predict", bundle, "the lamp is good").out)["answers"]
     assert set(answers["mood"]["calibrated"]) == {"label", "unsure", "scores", "set", "coverage"}
@@ -136,7 +136,7 @@ def test_drift_finds_other_texts_and_none_in_rows_like_those_that_it_knows(bundl
     done = run("drift", bundle, rows["held"], "--tasks", "mood,topics", "--keep")
     assert done.code == 0, done.err
     assert "kept what 160 rows of mood look like: v0001 -> v0002" in done.out
-    assert len(seen_of(Bundle.open(bundle), "mood").lengths) == 160
+    assert len(stored_profile(Bundle.open(bundle), "mood").lengths) == 160
     same = told("drift", bundle, rows["other"], "--tasks", "mood,topics")
     assert [task["differs"] for task in same["tasks"]] == [False, False]
     assert all(task["sureness"]["rows"] == 60 for task in same["tasks"])

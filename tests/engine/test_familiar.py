@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.row_profile import RowProfile, stored_profile
 from polyhead.bundle.write import add_tasks
 from polyhead.cli import predict
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
@@ -46,7 +46,7 @@ def session(root):
 
 
 def seen(vectors):
-    return Seen(vectors=vectors, lengths=np.ones(len(vectors)), scores=np.zeros((len(vectors), 0), np.float32))
+    return RowProfile(vectors=vectors, lengths=np.ones(len(vectors)), scores=np.zeros((len(vectors), 0), np.float32))
 
 
 def messages(count, seed):
@@ -88,7 +88,7 @@ def test_answers_say_what_the_kept_rows_give(session):
     vectors = attach_vectors(session)
     means = np.stack(session.outputs(vectors, texts))
     session.detach(vectors)
-    known = KnownRows.of(seen_of(session.bundle, "mood"))
+    known = KnownRows.of(stored_profile(session.bundle, "mood"))
     assert known.are_centres and len(known.near) == 2  # of each label's training rows
     assert shares(session.predict(texts, familiar=True)) == pytest.approx(known.familiar(means))
 

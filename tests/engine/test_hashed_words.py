@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.create import write_bundle
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.notes import Probe
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify import certified
 from polyhead.engine.export.write import export_bundle

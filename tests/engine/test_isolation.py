@@ -18,9 +18,9 @@ from polyhead import certify as isolation
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import LARGEST_JSON
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_tasks
-from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.certify import Certificate, ProbeRunner, certified, checked, verify

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.create import write_bundle
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeRunner, certified
 from polyhead.engine.backends.reference import ReferenceBackend

@@ -10,9 +10,9 @@ import pytest
 
 from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.merge import merge_bundles
-from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.row_profile import RowProfile, stored_profile
+from polyhead.bundle.task_archive import upload_bytes
 from polyhead.certify import Requester, checked, roll_back
 from polyhead.certify import annotations as module
 from polyhead.certify.annotations import Annotations, keep_annotations, with_sections
@@ -41,7 +41,7 @@ def seen(rows=40, width=None, seed=0):
     width = width or 16
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(rows, width))
-    return Seen(
+    return RowProfile(
         vectors=(vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32),
         lengths=rng.integers(5, 90, rows).astype(np.float32),
         scores=rng.random((rows, 2)).astype(np.float32),
@@ -87,13 +87,13 @@ def test_a_calibration_is_a_new_version_that_changes_no_output(root):
 def test_what_is_kept_of_rows_is_read_again(root):
     rows = seen()
     kept(root, seen=rows)
-    again = seen_of(Bundle.open(root), "mood")
+    again = stored_profile(Bundle.open(root), "mood")
     assert again.vectors == pytest.approx(rows.vectors, abs=1e-3)
     assert again.scores == pytest.approx(rows.scores, abs=1e-3)
     assert (again.lengths == rows.lengths).all()
-    assert seen_of(Bundle.open(root), "topics") is None
+    assert stored_profile(Bundle.open(root), "topics") is None
     kept(root, calibration=Calibration(scale=(2.0,)))
-    assert (seen_of(Bundle.open(root), "mood").vectors == again.vectors).all()  # it stays with the next version
+    assert (stored_profile(Bundle.open(root), "mood").vectors == again.vectors).all()  # it stays with the next version
 
 
 def test_a_summary_that_was_touched_is_found(root):
@@ -101,20 +101,20 @@ def test_a_summary_that_was_touched_is_found(root):
     file = root / "tasks" / "mood" / "v0002" / "seen.safetensors"
     file.write_bytes(file.read_bytes()[:-2] + b"xx")
     with pytest.raises(CorruptFile, match="seen"):
-        seen_of(Bundle.open(root), "mood")
+        stored_profile(Bundle.open(root), "mood")
     assert any("seen" in str(error) for error in Bundle.open(root).touched())
 
 
 def test_a_summary_of_another_width_is_refused(root):
     kept(root, seen=seen(width=8))
     with pytest.raises(CorruptFile, match="contradicts itself"):
-        seen_of(Bundle.open(root), "mood")
+        stored_profile(Bundle.open(root), "mood")
 
 
 def test_the_summary_travels_with_the_task(root, tmp_path):
     kept(root, seen=seen())
     merged = merge_bundles(tmp_path / "merged", [Bundle.open(root)])
-    assert (seen_of(merged, "mood").vectors == seen_of(Bundle.open(root), "mood").vectors).all()
+    assert (stored_profile(merged, "mood").vectors == stored_profile(Bundle.open(root), "mood").vectors).all()
     assert merged.tasks["mood"].calibration == SURE
     assert b"seen.safetensors" in b"".join(upload_bytes(Bundle.open(root), "mood"))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.bundle.seen import Seen
+from polyhead.bundle.row_profile import RowProfile
 from polyhead.errors import EmptyData
 from polyhead.evaluate.drift import Aspect, compare_profiles, drift_verdict, sureness, unlike_rows
 from polyhead.evaluate.probabilities import label_scores_of
@@ -19,7 +19,7 @@ def drawn(rows, seed, *, towards=0.0, longer=1.0, share=0.5):
     vectors = rng.normal(size=(rows, 12)) + 1
     vectors[:, 0] += towards
     good = np.where(rng.random(rows) < share, 0.9, 0.1) + rng.normal(size=rows) / 50
-    return Seen(
+    return RowProfile(
         vectors=(vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32),
         lengths=(rng.gamma(4, 10, rows) * longer).astype(np.float32),
         scores=np.stack([1 - good, good], axis=1).astype(np.float32),
@@ -51,7 +51,8 @@ def test_rows_of_the_same_distribution_seldom_raise_an_alarm():
 def test_a_task_without_scores_is_compared_by_its_texts():
     known, rows = drawn(60, 0), drawn(60, 1)
     bare = [
-        Seen(vectors=each.vectors, lengths=each.lengths, scores=np.zeros((60, 0), np.float32)) for each in (known, rows)
+        RowProfile(vectors=each.vectors, lengths=each.lengths, scores=np.zeros((60, 0), np.float32))
+        for each in (known, rows)
     ]
     assert set(judged(*bare)) == {"texts", "lengths"}
 
@@ -75,7 +76,7 @@ def test_the_most_unlike_rows_come_first():
     known, rows = drawn(200, 0), drawn(50, 1)
     vectors = rows.vectors.copy()
     vectors[7] = -vectors[7]
-    share, distances, order = unlike_rows(known, Seen(vectors=vectors, lengths=rows.lengths, scores=rows.scores))
+    share, distances, order = unlike_rows(known, RowProfile(vectors=vectors, lengths=rows.lengths, scores=rows.scores))
     assert order[0] == 7
     assert distances[7] > 1
     assert 0.02 <= share < 0.2

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.task_archive import upload_bytes
 from polyhead.bundle.write import add_tasks
 from polyhead.certify import Prover, verify
 from polyhead.certify.certificate import Ledger

@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.seen import seen_of
+from polyhead.bundle.row_profile import stored_profile
 from polyhead.client import Client
 from polyhead.engine.session import Session
 from polyhead.evaluate.drift import distances, unlike_rows
-from polyhead.evaluate.profile import answer_scores, asked, scores_in, seen_rows
+from polyhead.evaluate.profile import answer_scores, asked, profile_rows, scores_in
 from polyhead.serve import drift
 from polyhead.serve.app import application
 from polyhead.serve.service import Service
@@ -103,8 +103,8 @@ def test_the_gauges_are_what_drift_computes_of_the_newest_texts(home):
         told = told_after(port, service, texts)
     newest = [(text,) for text in texts[288 - 256 : 288]]  # after 288 of them it was compared the last time
     session = Session(home / "bundle", backend="reference")
-    known = seen_of(session.bundle, "mood")
-    rows = seen_rows(session.tasks["mood"], newest, asked(session, "mood", newest))
+    known = stored_profile(session.bundle, "mood")
+    rows = profile_rows(session.tasks["mood"], newest, asked(session, "mood", newest))
     assert told["polyhead_task_unlike"]["mood",] == pytest.approx(unlike_rows(known, rows)[0], abs=0.005)
     for aspect, value in distances(known, rows).items():
         assert told["polyhead_task_drift"]["mood", aspect] == pytest.approx(value, abs=1e-3)

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.silent_uploads import bundle_of, hostile, members_of, put, server, tar, with_file, with_record
 from polyhead.bundle import format
-from polyhead.bundle.seen import MOST
+from polyhead.bundle.row_profile import MOST
 from polyhead.certify import Prover
 from polyhead.errors import PolyheadError
 from polyhead.nesting import DEEPEST

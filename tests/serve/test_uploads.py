@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.packed import tar_header, upload_bytes
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.task_archive import tar_header, upload_bytes
 from polyhead.errors import BundleError, CorruptFile, PolyheadError, WrongTrunk
 from polyhead.serve.http import HttpError
 from polyhead.serve.uploads import BLOCK, Receiver, Staging, staged, sweep_uploads

@@ -12,8 +12,8 @@ import msgspec
 from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.task_archive import upload_bytes
 from polyhead.certify import Prover
 from polyhead.engine.session import Session
 from polyhead.plan import Pool

@@ -9,7 +9,7 @@ import pytest
 from bundle.test_write import contents
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import Seen
+from polyhead.bundle.row_profile import RowProfile
 from polyhead.certify import ProbeRunner
 from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.probes import (
@@ -136,7 +136,7 @@ def test_agreement_is_not_shown_of_answers_that_say_none_of_these_by_another_pro
     learned = Bundle.open(root).learned_digest("mood")
     keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})
     for lengths, beside in ((5, Annotations(calibration=Calibration(scale=(0.5,)))), (9, Annotations())):
-        seen = Seen(vectors=vectors, lengths=np.full(16, lengths, np.float32), scores=vectors[:, :3])
+        seen = RowProfile(vectors=vectors, lengths=np.full(16, lengths, np.float32), scores=vectors[:, :3])
         keep_annotations(root, {"mood": Annotations(seen=seen)}, read=Bundle.open(root))
         assert read_agreements(Bundle.open(root)) == []
         keep_agreements(Bundle.open(root), HOW, {"mood": Agreement(rows=5, share=0.8)})

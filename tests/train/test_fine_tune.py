@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.atomic import BUILDING
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
 from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.fine_tune import refine

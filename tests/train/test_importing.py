@@ -16,9 +16,9 @@ import torch
 import transformers
 
 from polyhead import files
+from polyhead.bundle.atomic import BUILDING
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep_bundle
-from polyhead.bundle.whole import BUILDING
 from polyhead.certify import checked
 from polyhead.convert import run as importing
 from polyhead.convert import task as imported

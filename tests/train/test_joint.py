@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from polyhead.bundle.atomic import BUILDING
 from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.whole import BUILDING
 from polyhead.deep.loop import fit as fitting
 from polyhead.deep.recipes.course import JointCourse, text_examples
 from polyhead.deep.recipes.joint import joint_outlook

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polyhead.bundle.notes import Probe
+from polyhead.bundle.live_versions import Probe
 from polyhead.data.read import Examples, ReadReport
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled

@@ -13,10 +13,10 @@ from pathlib import PureWindowsPath
 
 import msgspec
 
+from polyhead.bundle.atomic import new_bundle_at
 from polyhead.bundle.format import BUNDLE, LOCK
 from polyhead.bundle.manifest import read_trunk_record
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.whole import whole_bundle
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import BundleError, MissingExtra, TrunkNotFound, WrongTrunk
 from polyhead.project.encoders import ENCODERS, HUB_ID, MINILM
@@ -119,7 +119,7 @@ def copy_bundle(folder: FilePath, target: FilePath) -> None:
     if target.resolve().is_relative_to(folder.resolve()):
         problem = f"the bundle in {folder} cannot be saved into itself"
         raise BundleError(problem, got=target, do="name a new folder outside of it")
-    with whole_bundle(target) as building, _at_rest(folder):
+    with new_bundle_at(target) as building, _at_rest(folder):
         shutil.copytree(folder, building, ignore=shutil.ignore_patterns(LOCK, "*.tmp"))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from polyhead._version import __version__
+from polyhead.bundle.atomic import check_absent, new_bundle_at
 from polyhead.bundle.format import (
     BUNDLE,
     CERTIFICATES,
@@ -22,9 +23,8 @@ from polyhead.bundle.format import (
 )
 from polyhead.bundle.manifest import VERSION
 from polyhead.bundle.owners import place_of
-from polyhead.bundle.packed import FAMILY_LIMITS, LIMITS
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.whole import check_absent, whole_bundle
+from polyhead.bundle.task_archive import FAMILY_LIMITS, LIMITS
 from polyhead.certify.certificate import NAME as CERTIFICATE
 from polyhead.engine.probes import FILE as AGREEMENTS
 from polyhead.engine.scale_files import CACHE, kept_files
@@ -63,7 +63,7 @@ def pull(repository: str, folder: FilePath, *, revision: str | None = None, toke
         downloaded = FilePath(hub.snapshot_download(repository, revision=revision, token=token))
     except Exception as error:
         raise _failed("download the bundle", repository, error) from error
-    with whole_bundle(folder) as building:
+    with new_bundle_at(folder) as building:
         # The hub's cache holds links to its files.
         shutil.copytree(downloaded, building, symlinks=False, ignore=shutil.ignore_patterns(".git*", ".cache"))
         _remove_unlisted(building)

@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.arguments import twice_in
+from polyhead.bundle.atomic import check_absent, new_bundle_at
 from polyhead.bundle.files import check_hash, open_inside, read_inside, write_shared, writing_bundle
 from polyhead.bundle.format import (
     CARD,
@@ -37,7 +38,6 @@ from polyhead.bundle.manifest import BundleFile, TaskRecord, TrunkRecord, read_b
 from polyhead.bundle.owners import Owned, is_family, new_names, owner_named, place_of, task_names, tasks_text
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import NewVersion, TakenNames, add_versions, live_owned, replace_lines
-from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.files import sync_folder, write_file
 from polyhead.values import to_json
@@ -69,14 +69,14 @@ def merge_bundles(
     chosen = _chosen(sources, tasks or {})
     _check_trunks(chosen)
     _check_all(chosen, chosen[0])
-    with whole_bundle(root) as unnamed:
+    with new_bundle_at(root) as unnamed:
         _write(unnamed, chosen)
         if prove is not None:
             prove(Bundle.open(unnamed))
     return Bundle.open(root)
 
 
-def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Bundle:
+def select_from(source: Bundle, names: Sequence[str] | None = None) -> Bundle:
     """A view of the tasks of these names, or of all; raises UnknownTask for an unknown name."""
     lines = source.lines
     wanted = dict.fromkeys(lines if names is None else names)
@@ -106,7 +106,7 @@ def copy_tasks(
     root = target.root
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
         raise BundleError(f"{root} cannot give {tasks_text(names)} to itself under one name", do=ITSELF)
-    chosen = taken_of(source, names)
+    chosen = select_from(source, names)
     _check_trunks([target, source])
     taken = _fitting(chosen, target)
     owners = {owner_named(name): owner_named((called or {}).get(name, name)) for name in taken.lines}
@@ -179,7 +179,7 @@ def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> li
     beyond = sorted(set(tasks) - set(range(len(sources))))
     if beyond:
         raise BundleError("tasks are chosen of a bundle that is not there", got=beyond)
-    choices = [taken_of(source, tasks.get(place)) for place, source in enumerate(sources)]
+    choices = [select_from(source, tasks.get(place)) for place, source in enumerate(sources)]
     if not any(choice.lines for choice in choices):
         raise BundleError(
             "there is nothing to merge: no task", got=[str(s.root) for s in sources], do="train some first"

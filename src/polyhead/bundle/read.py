@@ -27,6 +27,7 @@ from polyhead.bundle.format import (
     TRUNK,
     WEIGHTS,
 )
+from polyhead.bundle.live_versions import LiveVersions
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -38,7 +39,6 @@ from polyhead.bundle.manifest import (
     read_tokenizer,
     read_trunk_record,
 )
-from polyhead.bundle.notes import LiveVersions
 from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.versions import check_known
@@ -175,7 +175,7 @@ class Bundle(LiveVersions):
         return arrays
 
     def seen(self, name: str) -> bytes | None:
-        """The summary of the rows that a task was validated on, as `bundle.seen` reads it; None if it has none."""
+        """The summary of the rows that a task was validated on, read by `bundle.row_profile`; None if it has none."""
         return self.read_file(name, SEEN) if SEEN in self.record(name).files else None
 
     def family(self, owner: str) -> FamilyRecord:

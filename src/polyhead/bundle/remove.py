@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from polyhead.bundle.atomic import sweep_beside
 from polyhead.bundle.files import check_no_links, writing_bundle
 from polyhead.bundle.format import FAMILIES, TASKS
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
@@ -31,7 +32,6 @@ from polyhead.bundle.versions import (
     was_trained,
     without_reader,
 )
-from polyhead.bundle.whole import sweep_beside
 from polyhead.errors import BundleError
 
 

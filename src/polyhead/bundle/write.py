@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead.bundle.files import check_hash, read_arrays, write_arrays, write_shared, writing_bundle
 from polyhead.bundle.format import CARD, CODEC, FAMILY, PART, PROBES, SCORES, SEEN, TASK, TASKS
+from polyhead.bundle.live_versions import ScoreNotes
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -26,7 +27,6 @@ from polyhead.bundle.manifest import (
     read_task,
     read_trunk_record,
 )
-from polyhead.bundle.notes import ScoreNotes
 from polyhead.bundle.owners import Owned, is_family, owner_named, place_of, tasks_text, titled
 from polyhead.bundle.versions import (
     NewVersion,

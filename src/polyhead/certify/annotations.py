@@ -10,7 +10,7 @@ import msgspec
 
 from polyhead.bundle.journal import Attempt, keep_attempts, read_attempts
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import Seen
+from polyhead.bundle.row_profile import RowProfile
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify.certificate import Certificate
 from polyhead.certify.proof import certified
@@ -26,7 +26,7 @@ class Annotations(Value, eq=False):
     """The annotations to set; None keeps the current one."""
 
     calibration: Calibration | None = None
-    seen: Seen | None = None
+    seen: RowProfile | None = None
     card: Mapping[str, str] = {}  # sections of the card, by their titles (of TITLES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 
-from polyhead.bundle.merge import copy_tasks, taken_of
+from polyhead.bundle.merge import copy_tasks, select_from
 from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
@@ -32,7 +32,7 @@ def add_from(
 
     All of them are added or none.
     """
-    ours, chosen = Bundle.open(root, verify=False), list(taken_of(source, names).lines)
+    ours, chosen = Bundle.open(root, verify=False), list(select_from(source, names).lines)
 
     def copy() -> None:
         by.check()
@@ -51,7 +51,7 @@ def update_from(root: FilePath, source: Bundle, called: Mapping[str, str], *, by
     ours = Bundle.open(root, verify=False)
     for name in called.values():
         ours.version(name)  # UnknownTask if there is nothing to update
-    theirs = taken_of(source, list(called)).lines
+    theirs = select_from(source, list(called)).lines
 
     def copy(_: Mapping[str, str]) -> None:
         by.check()
@@ -72,7 +72,7 @@ def update_from(root: FilePath, source: Bundle, called: Mapping[str, str], *, by
 
 def remove_from(root: FilePath, names: Sequence[str], *, by: Requester) -> BundleChange:
     """Removes tasks with all their versions, and families that no other task reads."""
-    gone = list(taken_of(Bundle.open(root, verify=False), names).lines)
+    gone = list(select_from(Bundle.open(root, verify=False), names).lines)
 
     def remove() -> None:
         by.check()

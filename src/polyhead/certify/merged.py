@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.bundle.merge import merge_bundles, taken_of
-from polyhead.bundle.notes import Probe
+from polyhead.bundle.live_versions import Probe
+from polyhead.bundle.merge import merge_bundles, select_from
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
 from polyhead.certify.proof import locked
@@ -94,7 +94,7 @@ def merge_proven(
     taken, certificates = list[Bundle](), list[Certificate]()
 
     def prove(merged: Bundle) -> None:
-        taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(sources, opened, strict=True))
+        taken.extend(select_from(bundle, source.tasks) for source, bundle in zip(sources, opened, strict=True))
         certificates.append(certify_merged(merged, taken, show=show, actor=actor))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)

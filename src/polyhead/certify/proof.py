@@ -13,8 +13,8 @@ from polyhead.bundle import remove
 from polyhead.bundle.files import check_no_links, writing_bundle
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.journal import StartedOperation, finish, start_operation
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
-from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.versions import on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from polyhead.bundle.format import SEEN
-from polyhead.bundle.seen import Seen, kept_centres
+from polyhead.bundle.row_profile import RowProfile, stored_centres
 from polyhead.certify.annotations import keep_annotations
 from polyhead.cli.bundle_lines import end
 from polyhead.cli.command import option, verb
@@ -81,7 +81,7 @@ def command(
     return None
 
 
-def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, Seen]:
+def _standing(session: Session, names: Sequence[str], only: Sequence[str]) -> dict[str, RowProfile]:
     """The summaries of the tasks that have one; an error where a named task or every task lacks it."""
     lacking = [name for name in names if SEEN not in session.records[name].files]
     if only or len(lacking) == len(names):
@@ -99,8 +99,8 @@ def _labelled(session: Session, names: Sequence[str], data: str, columns: Labell
 
 
 def _keep(printer: Printer, bundle: str, session: Session, rows: dict[str, Summarized], actor: str) -> None:
-    seen = {name: summary.seen.beside(kept_centres(session.bundle, name)) for name, summary in rows.items()}
-    wanted = {name: profile_of(session.tasks[name], seen_rows) for name, seen_rows in seen.items()}
+    seen = {name: summary.seen.with_centres(stored_centres(session.bundle, name)) for name, summary in rows.items()}
+    wanted = {name: profile_of(session.tasks[name], profile_rows) for name, profile_rows in seen.items()}
     certificate = keep_annotations(bundle, wanted, read=session.bundle, actor=actor)
     for name, (old, new) in certificate.changed.items():
         printer.line(f"kept what {counted(rows[name].rows.whole, 'row')} of {name} look like: {old} -> {new}")

@@ -13,8 +13,8 @@ import msgspec
 
 from polyhead.bundle.lost_labels import check_replacement
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.packed import upload_bytes
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.task_archive import upload_bytes
 from polyhead.certify import (
     BundleChange,
     Requester,

@@ -9,9 +9,9 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from polyhead.bundle.atomic import PROOF, check_absent, new_bundle_at, workspace
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.whole import PROOF, check_absent, whole_bundle, workspace
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify import Certificate, certified
 from polyhead.convert.folders import BaseEncoders, check_distinct, scanned_with
@@ -204,7 +204,7 @@ def _commit(
     names = [model.task.name for model in models]
     if not is_new:
         return certified(out, "import", lambda: add_tasks(out, drafts), changing=names, actor=actor)
-    with whole_bundle(out) as building:
+    with new_bundle_at(out) as building:
         write_bundle(building, trunk)
         return certified(building, "import", lambda: add_tasks(building, drafts), changing=names, actor=actor)
 

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from polyhead._version import __version__
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.notes import Probe
 from polyhead.convert.hugging_face import ForeignHead, read_encoder, weights_digests
 from polyhead.convert.parity import Parity
 from polyhead.convert.peft import Lora, adapter_line

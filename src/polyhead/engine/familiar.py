@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import Seen, centre_distances, seen_of
+from polyhead.bundle.row_profile import RowProfile, centre_distances, stored_profile
 from polyhead.errors import BadValue, ConfigError, PolyheadError, UnknownTask
 from polyhead.lazy import lazy
 from polyhead.tasks.kinds import kind_of
@@ -62,7 +62,7 @@ class KnownRows(Value, eq=False):
     are_centres: bool
 
     @classmethod
-    def of(cls, seen: Seen) -> KnownRows:
+    def of(cls, seen: RowProfile) -> KnownRows:
         """From the stored vectors of two rows or more."""
         if seen.centres is not None and seen.far is not None:
             return cls(near=seen.centres, usual=np.sort(seen.far), are_centres=True)
@@ -95,7 +95,7 @@ class KnownTask:
     def rows(self) -> KnownRows | None:
         """None, which is logged, where they cannot be read or are too few."""
         try:
-            seen = seen_of(self._bundle, self._name)
+            seen = stored_profile(self._bundle, self._name)
         except PolyheadError as error:
             log.warning("task '%s' does not say how familiar texts are: %s", self._name, error)
             return None

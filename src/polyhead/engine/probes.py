@@ -17,8 +17,8 @@ import numpy as np
 from polyhead._version import __version__
 from polyhead.bundle.files import read_inside, writing_bundle
 from polyhead.bundle.format import LARGEST_JSON
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import Live, TaskRecord
-from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import BACKENDS, default_backend
 from polyhead.engine.backends.base import ChangingBackend

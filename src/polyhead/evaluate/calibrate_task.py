@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.bundle.seen import kept_centres
+from polyhead.bundle.row_profile import stored_centres
 from polyhead.certify.annotations import TITLES, Annotations
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
@@ -17,7 +17,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BadValue, MissingColumn
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
 from polyhead.evaluate.drift import profile_of
-from polyhead.evaluate.profile import asked, seen_rows
+from polyhead.evaluate.profile import asked, profile_rows
 from polyhead.progress import counted
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
@@ -57,7 +57,7 @@ def calibrated_task(
         calibration = msgspec.structs.replace(calibration, measured={**calibration.measured, "notes": notes})
     facts = {"data": {"rows": len(files[0].targets), "sha256": files[0].digest}, "seed": wish.seed}
     calibration = msgspec.structs.replace(calibration, measured={**facts, **calibration.measured})
-    seen = seen_rows(task, files[-1].inputs, views[-1]).beside(kept_centres(session.bundle, name))
+    seen = profile_rows(task, files[-1].inputs, views[-1]).with_centres(stored_centres(session.bundle, name))
     profile = profile_of(task, seen, seed=SEED)
     card = {TITLES[0]: "\n".join(f"- {line}" for line in measure_lines(task, calibration)), **profile.card}
     return Annotations(calibration=calibration, seen=profile.seen, card=card)

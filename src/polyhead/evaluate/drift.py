@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.bundle.seen import MOST as KEPT
-from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.row_profile import MOST as KEPT
+from polyhead.bundle.row_profile import RowProfile, stored_profile
 from polyhead.certify.annotations import TITLES, Annotations
 from polyhead.data.columns import Source
 from polyhead.engine.familiar import LEAST, farness, pairwise
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, MissingColumn
 from polyhead.evaluate.probabilities import LabelledOutputs, error_of, label_scores_of
-from polyhead.evaluate.profile import FileRows, asked, labelled_rows, plain_rows, seen_rows
+from polyhead.evaluate.profile import FileRows, asked, labelled_rows, plain_rows, profile_rows
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.metrics import calibration_error
@@ -143,7 +143,7 @@ class TaskDrift(Value):
 
 
 def compare_profiles(
-    task: str, known: Seen, rows: Seen, *, level: float, rng: np.random.Generator
+    task: str, known: RowProfile, rows: RowProfile, *, level: float, rng: np.random.Generator
 ) -> dict[str, Aspect]:
     """The differences of rows from the known ones, by aspect. Raises EmptyData for too few of either."""
     for subject, seen in (("the summary of the task", known), ("the file", rows)):
@@ -158,12 +158,12 @@ def compare_profiles(
     return {aspect: sample_distance(first, second, level=level, rng=rng) for aspect, (first, second) in sides.items()}
 
 
-def distances(known: Seen, rows: Seen) -> dict[str, float]:
+def distances(known: RowProfile, rows: RowProfile) -> dict[str, float]:
     """The distances of rows from the known ones, by aspect, without tests; both have two rows or more."""
     return {aspect: distance(first, second) for aspect, (first, second) in _sides(known, rows).items()}
 
 
-def _sides(known: Seen, rows: Seen) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _sides(known: RowProfile, rows: RowProfile) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """The compared values of both sides, by aspect; answers only if both sides have scores."""
     sides = {"texts": (known.vectors, rows.vectors), "lengths": (_scaled(known.lengths), _scaled(rows.lengths))}
     if known.scores.shape[1] == rows.scores.shape[1] > 0:
@@ -175,7 +175,7 @@ def _scaled(lengths: np.ndarray) -> np.ndarray:
     return np.asarray(np.log1p(lengths)[:, None])
 
 
-def unlike_rows(known: Seen, rows: Seen) -> tuple[float, np.ndarray, np.ndarray]:
+def unlike_rows(known: RowProfile, rows: RowProfile) -> tuple[float, np.ndarray, np.ndarray]:
     """The share of unlike rows, the distance of each row, and rows in order, the most unlike first."""
     usual = float(np.quantile(farness(known.vectors, known.vectors, among=True), FAR))
     distances = farness(rows.vectors, known.vectors)
@@ -231,7 +231,7 @@ class Summarized(Value, eq=False):
     """Rows of a task: their profile, and its outputs for those with labels."""
 
     rows: FileRows
-    seen: Seen
+    seen: RowProfile
     labelled: LabelledOutputs | None  # None where no row has a label, or an answer no probability
 
 
@@ -240,7 +240,7 @@ def summarized(
 ) -> Summarized:
     """A task's view of these rows, and of those of the same file that have labels."""
     answers, task = asked(session, name, rows.inputs, rows.words, show=show), session.tasks[name]
-    seen = seen_rows(task, rows.inputs, answers)
+    seen = profile_rows(task, rows.inputs, answers)
     if labelled is None or labelled.targets is None or not has_sureness(task):
         return Summarized(rows=rows, seen=seen, labelled=None)
     outputs = dict(zip(rows.rows, answers.outputs, strict=True))
@@ -294,7 +294,7 @@ def summaries(
 def drifts(
     session: Session,
     rows: Mapping[str, Summarized],
-    known: Mapping[str, Seen],
+    known: Mapping[str, RowProfile],
     *,
     alpha: float = ALPHA,
     examples: int = 5,
@@ -332,9 +332,9 @@ def drifts(
     return task_drifts
 
 
-def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
+def known_of(session: Session, names: list[str]) -> dict[str, RowProfile]:
     """The summaries stored in the bundle; raises BundleError for tasks without one."""
-    summaries = {name: seen_of(session.bundle, name) for name in names}
+    summaries = {name: stored_profile(session.bundle, name) for name in names}
     if lacking := [name for name, seen in summaries.items() if seen is None]:
         raise BundleError(
             "what the rows of these tasks looked like is not kept: training keeps it where it holds out "
@@ -346,7 +346,7 @@ def known_of(session: Session, names: list[str]) -> dict[str, Seen]:
     return {name: seen for name, seen in summaries.items() if seen is not None}
 
 
-def profile_of(task: Task, seen: Seen, *, seed: int = 0) -> Annotations:
+def profile_of(task: Task, seen: RowProfile, *, seed: int = 0) -> Annotations:
     """The summary of these rows, to be stored with the task."""
     seen = seen.sample(seed, KEPT)
     lengths = np.quantile(seen.lengths, (0.1, 0.5, 0.9)).astype(int).tolist()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.bundle.seen import Seen
+from polyhead.bundle.row_profile import RowProfile
 from polyhead.data.columns import Source
 from polyhead.data.read import every_input, read_each
 from polyhead.data.rows import Rows, open_rows
@@ -171,16 +171,16 @@ def asked(
     return ModelView(outputs=outputs, vectors=directions(np.concatenate(vectors)))
 
 
-def seen_rows(task: Task, inputs: Sequence[TaskInput], answers: ModelView) -> Seen:
+def profile_rows(task: Task, inputs: Sequence[TaskInput], answers: ModelView) -> RowProfile:
     """The profile of the rows: directions, lengths, and the scores of kinds whose answers are probabilities."""
-    seen = seen_texts(inputs, answers.vectors)
+    seen = profile_texts(inputs, answers.vectors)
     return msgspec.structs.replace(seen, scores=answer_scores(task, answers.outputs))
 
 
-def seen_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> Seen:
+def profile_texts(inputs: Sequence[TaskInput], vectors: np.ndarray) -> RowProfile:
     """The same without scores; `vectors` are directions."""
     lengths = np.array([len(text) for (text,) in as_texts(inputs)], np.float32)
-    return Seen(vectors=vectors, lengths=lengths, scores=np.zeros((len(lengths), 0), np.float32))
+    return RowProfile(vectors=vectors, lengths=lengths, scores=np.zeros((len(lengths), 0), np.float32))
 
 
 def answer_scores(task: Task, outputs: list[np.ndarray]) -> np.ndarray:

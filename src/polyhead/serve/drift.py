@@ -18,7 +18,7 @@ import numpy as np
 
 from polyhead.bundle.format import SEEN
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.row_profile import RowProfile, stored_profile
 from polyhead.engine.familiar import LEAST as KNOWN
 from polyhead.engine.familiar import directions, reads_one_text
 from polyhead.engine.inputs import task_input
@@ -78,9 +78,9 @@ class _Window:
     def is_due(self) -> bool:
         return self.new >= STEP and len(self.rows) >= LEAST
 
-    def seen(self) -> Seen:
+    def seen(self) -> RowProfile:
         lengths, vectors, scores = zip(*self.rows, strict=True)
-        return Seen(
+        return RowProfile(
             vectors=directions(np.stack(vectors)), lengths=np.array(lengths, np.float32), scores=np.stack(scores)
         )
 
@@ -197,7 +197,7 @@ class DriftWatch:
         window.new = 0
         try:
             is_live = name in bundle.lines and window.is_of(bundle.version(name), bundle.tasks[name])
-            known, rows = (seen_of(bundle, name) if is_live else None), window.seen()
+            known, rows = (stored_profile(bundle, name) if is_live else None), window.seen()
             if known is not None and len(known.lengths) >= KNOWN:
                 share, _, _ = unlike_rows(known, rows)
                 state = LiveDrift(

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from polyhead.bundle.notes import Probe
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify import ProbeAnswers, numerics_label
 from polyhead.certify.certificate import Ledger

@@ -36,13 +36,13 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
+from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import BundleFile, Live, TaskRecord, decoded, read_bundle_file, read_trunk_record
 from polyhead.bundle.merge import trunk_difference
-from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import check_family, owner_at
-from polyhead.bundle.packed import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import seen_of
+from polyhead.bundle.row_profile import stored_profile
+from polyhead.bundle.task_archive import BLOCK, FAMILY_LIMITS, LIMITS, NEEDED, check_alone
 from polyhead.errors import BundleError, CorruptFile, LockError, WrongTrunk
 from polyhead.files import held
 from polyhead.serve.http import HttpError
@@ -273,7 +273,7 @@ def _check(upload: Bundle, name: str) -> None:
     upload.others(name)
     upload.headline(name)
     upload.scores(name)
-    seen_of(upload, name)
+    stored_profile(upload, name)
     place, task = (TASKS, name, VERSION), upload.record(name).task
     card = read_inside(upload.root, *place, CARD, limit=LARGEST_CARD)
     if not reads_as_text(card):

@@ -12,12 +12,12 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead._version import __version__
+from polyhead.bundle.atomic import remove_workspace, workspace
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.files import read_inside
 from polyhead.bundle.format import BUNDLE, LARGEST_JSON, LINEAGE, LOCK, TRUNK
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.deep.loop.devices import from_first, process_group
 from polyhead.deep.nn.runtime import numerics, precision_of

@@ -14,9 +14,9 @@ import tokenizers
 from onnx import TensorProto
 
 from polyhead._version import __version__
+from polyhead.bundle.atomic import workspace
 from polyhead.bundle.format import BUNDLE
-from polyhead.bundle.notes import Probe
-from polyhead.bundle.whole import workspace
+from polyhead.bundle.live_versions import Probe
 from polyhead.encoder.decoder import Decoder
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.onnx.ops import INLINE, OPSET

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from polyhead.bundle.notes import ScoreNotes
+from polyhead.bundle.live_versions import ScoreNotes
 from polyhead.bundle.read import Bundle
 from polyhead.engine.inputs import InputType, input_types_of
 from polyhead.engine.loaded import LoadedTasks, shown_tasks

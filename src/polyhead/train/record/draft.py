@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from polyhead._version import __version__
+from polyhead.bundle.live_versions import HeldCalibration, Probe
 from polyhead.bundle.lost_labels import NO_ROWS
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.notes import HeldCalibration, Probe
 from polyhead.bundle.owners import task_names
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import MOST, Seen, centre_distances
+from polyhead.bundle.row_profile import MOST, RowProfile, centre_distances
 from polyhead.bundle.write import Draft
 from polyhead.certify.annotations import with_sections
 from polyhead.codecs import EXACT, HALF
@@ -20,7 +20,7 @@ from polyhead.engine.session import Session, vector_path
 from polyhead.errors import PolyheadError, TrainError
 from polyhead.evaluate.drift import profile_of
 from polyhead.evaluate.held import HeldAnswers, held_file, held_of, read_held
-from polyhead.evaluate.profile import ModelView, as_texts, asked, sample, seen_rows, seen_texts
+from polyhead.evaluate.profile import ModelView, as_texts, asked, profile_rows, profile_texts, sample
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
@@ -88,7 +88,7 @@ def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureReq
 
 
 def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource, prepared: Prepared) -> Draft:
-    """The draft with the profile of rows that its part was not trained on, at most `bundle.seen.MOST` of them.
+    """The draft with the profile of rows that its part was not trained on, at most `bundle.row_profile.MOST` of them.
 
     It also has the centres of training rows, if the task answers one label per text. Unchanged if there are too few
     rows, or if a store that encodes nothing has no mean vectors of their texts.
@@ -102,10 +102,10 @@ def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource, prepar
     if vectors is None:
         return draft
     if held.folds:
-        seen = seen_texts(taken.inputs, vectors)
+        seen = profile_texts(taken.inputs, vectors)
     else:
         outputs = [held.outputs[place] for place in places]
-        seen = seen_rows(task, taken.inputs, ModelView(outputs=outputs, vectors=vectors))
+        seen = profile_rows(task, taken.inputs, ModelView(outputs=outputs, vectors=vectors))
     read = None if learned is None else _vectors_of(task, learned, source)
     if learned is None or read is None:
         return _with(draft, seen)
@@ -118,13 +118,13 @@ def with_seen_by(draft: Draft, prepared: Prepared, session: Session) -> Draft:
     if len(examples.inputs) < LEAST:
         return draft
     taken, learned = examples.take(_places(examples)), _learned(prepared)
-    seen = seen_rows(task, taken.inputs, asked(session, task.name, taken.inputs, taken.words))
+    seen = profile_rows(task, taken.inputs, asked(session, task.name, taken.inputs, taken.words))
     if learned is not None:
         seen = with_centres(seen, None, asked(session, task.name, learned.inputs).vectors, learned)
     return _with(draft, seen)
 
 
-def with_centres(seen: Seen, profile: Examples | None, vectors: np.ndarray, learned: Examples) -> Seen:
+def with_centres(seen: RowProfile, profile: Examples | None, vectors: np.ndarray, learned: Examples) -> RowProfile:
     """The profile with the centres of `learned`, whose directions are `vectors` (rows, width).
 
     `profile` are its rows, where they are training rows too: each is left out of the centre that it is compared with,
@@ -133,7 +133,7 @@ def with_centres(seen: Seen, profile: Examples | None, vectors: np.ndarray, lear
     labels, label = np.unique(np.array(learned.targets), return_inverse=True)
     sums = np.zeros((len(labels), vectors.shape[1]), np.float32)
     np.add.at(sums, label, vectors)
-    kept = seen.beside(directions(sums))
+    kept = seen.with_centres(directions(sums))
     if profile is None:
         return kept
     distances = centre_distances(kept.vectors, directions(sums))
@@ -173,7 +173,7 @@ def _vectors_of(task: Task, examples: Examples, source: FeatureSource) -> np.nda
     return directions(np.concatenate(means))
 
 
-def _with(draft: Draft, seen: Seen) -> Draft:
+def _with(draft: Draft, seen: RowProfile) -> Draft:
     kept = profile_of(draft.record.task, seen)
     assert kept.seen is not None
     return msgspec.structs.replace(draft, seen=kept.seen.content(), card=with_sections(draft.card, kept.card))

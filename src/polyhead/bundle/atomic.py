@@ -1,4 +1,4 @@
-"""A new bundle is built next to its place and renamed into it: complete, or not there at all."""
+"""Atomic creation of a bundle: it is built in a folder next to its place, and renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 2.0  # seconds to wait for another process that builds a bundle for t
 
 
 @contextmanager
-def whole_bundle(root: FilePath | str) -> Iterator[FilePath]:
+def new_bundle_at(root: FilePath | str) -> Iterator[FilePath]:
     """A path beside `root` to write a new bundle to; at the end of the block it becomes `root` in one step.
 
     All or nothing, also under a kill or a full disk: an error inside, and the next call after a kill, removes the

@@ -1,4 +1,4 @@
-"""A summary of the rows that a task was validated on: directions of mean vectors, lengths and scores; no text.
+"""The profile of the rows that a task was validated on: mean vectors, lengths and scores, without the texts.
 
 It is a file of the task's version. `polyhead drift` compares other rows with it, and the familiarity of a text in
 answers is computed from it: for a task with one label per text, from the centres of the labels' training rows.
@@ -22,29 +22,31 @@ from polyhead.values import Value
 MOST = 512  # rows that are kept
 
 
-class Seen(Value, eq=False):
-    """Rows of one distribution; of a task whose answers have no scores `scores` is (rows, 0)."""
+class RowProfile(Value, eq=False):
+    """Rows of one distribution. `scores` is (rows, 0) for a task whose answers have no scores."""
 
-    vectors: np.ndarray  # float32 (rows, width): of length 1
+    vectors: np.ndarray  # float32 (rows, width): mean vectors, scaled to length 1
     lengths: np.ndarray  # float32 (rows,): characters
-    scores: np.ndarray  # float32 (rows, labels): probabilities; of a number its place in the range
-    centres: np.ndarray | None = None  # float32 (labels with rows, width): directions of the means of training rows
-    far: np.ndarray | None = None  # float32 (rows,): how far each lies from the nearest centre, its own row left out
+    scores: np.ndarray  # float32 (rows, labels): probabilities; for numbers (rows, 1), the fraction of the range
+    centres: np.ndarray | None = (
+        None  # float32 (labels with rows, width): mean of each label's training rows, scaled to length 1
+    )
+    far: np.ndarray | None = None  # float32 (rows,): distance to the nearest centre, computed without the row itself
 
-    def take(self, rows: np.ndarray) -> Seen:
+    def take(self, rows: np.ndarray) -> RowProfile:
         """Some of the rows."""
         far = None if self.far is None else self.far[rows]
         return msgspec.structs.replace(
             self, vectors=self.vectors[rows], lengths=self.lengths[rows], scores=self.scores[rows], far=far
         )
 
-    def beside(self, centres: np.ndarray | None) -> Seen:
-        """The same summary with these centres, which are of other rows."""
+    def with_centres(self, centres: np.ndarray | None) -> RowProfile:
+        """The same profile with these centres, computed from other rows."""
         far = None if centres is None else centre_distances(self.vectors, centres).min(axis=1)
         return msgspec.structs.replace(self, centres=centres, far=far)
 
-    def sample(self, seed: int, most: int = MOST) -> Seen:
-        """At most so many rows, drawn without repetition."""
+    def sample(self, seed: int, most: int = MOST) -> RowProfile:
+        """At most `most` rows, drawn without repetition."""
         rows = np.random.default_rng(seed).permutation(len(self.lengths))[:most]
         return self.take(np.sort(rows))
 
@@ -60,12 +62,12 @@ class Seen(Value, eq=False):
 
 
 def centre_distances(vectors: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Euclidean distances of directions, float32 (rows, centres)."""
+    """Euclidean distances of vectors of length 1, float32 (rows, centres)."""
     return np.asarray(np.sqrt(np.maximum(2 - 2 * vectors @ centres.T, 0)), np.float32)
 
 
-def seen_of(bundle: Bundle, name: str) -> Seen | None:
-    """The summary of a task's live version; None if it has none. Raises CorruptFile."""
+def stored_profile(bundle: Bundle, name: str) -> RowProfile | None:
+    """The profile of a task's live version; None if it has none. Raises CorruptFile."""
     content, path = bundle.seen(name), bundle.root / "tasks" / name / bundle.version(name) / SEEN
     if content is None:
         return None
@@ -73,25 +75,27 @@ def seen_of(bundle: Bundle, name: str) -> Seen | None:
     return _read(content, path, bundle.architecture.width, scores=(0, kind_of(task).width(task)))
 
 
-def kept_centres(bundle: Bundle, name: str) -> np.ndarray | None:
+def stored_centres(bundle: Bundle, name: str) -> np.ndarray | None:
     """The centres of a task's live version; None if it has none. Raises CorruptFile."""
-    seen = seen_of(bundle, name) if name in bundle.lines else None
-    return None if seen is None else seen.centres
+    profile = stored_profile(bundle, name) if name in bundle.lines else None
+    return None if profile is None else profile.centres
 
 
-def _read(content: bytes, path: FilePath, width: int, *, scores: tuple[int, ...]) -> Seen:
-    """`scores` are the widths that its scores may have."""
+def _read(content: bytes, path: FilePath, width: int, *, scores: tuple[int, ...]) -> RowProfile:
+    """The profile in a file; `scores` are the allowed numbers of columns of its scores."""
     try:
         arrays = {name: array.astype(np.float32) for name, array in load(content).items()}
         more = {name: arrays.pop(name) for name in ("centres", "far") if name in arrays}
-        seen = Seen(vectors=arrays.pop("vectors"), lengths=arrays.pop("lengths"), scores=arrays.pop("scores"), **more)
+        profile = RowProfile(
+            vectors=arrays.pop("vectors"), lengths=arrays.pop("lengths"), scores=arrays.pop("scores"), **more
+        )
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptFile(f"{path} cannot be read", got=error, do="restore the folder", path=path) from None
-    rows = seen.lengths.size
-    held: tuple[np.ndarray, ...] = (seen.vectors, seen.lengths, seen.scores)
+    rows = profile.lengths.size
+    held: tuple[np.ndarray, ...] = (profile.vectors, profile.lengths, profile.scores)
     fits = [array.shape for array in held[:2]] == [(rows, width), (rows,)]
-    fits = fits and seen.scores.shape in [(rows, columns) for columns in scores]
-    if seen.centres is not None or seen.far is not None:
+    fits = fits and profile.scores.shape in [(rows, columns) for columns in scores]
+    if profile.centres is not None or profile.far is not None:
         centres, far = np.asarray(more.get("centres", ())), np.asarray(more.get("far", ()))
         fits = fits and far.shape == (rows,) and centres.ndim == 2 and 0 < len(centres) <= max(scores)
         fits = fits and centres.shape[1] == width
@@ -105,4 +109,4 @@ def _read(content: bytes, path: FilePath, width: int, *, scores: tuple[int, ...]
             do="restore the folder",
             path=path,
         )
-    return seen
+    return profile

@@ -1,4 +1,4 @@
-"""A task as one file that travels: a tar of the files of one version, and of the families that it reads."""
+"""A task as one tar file for uploads: the files of its live version, and of the families that it reads."""
 
 from __future__ import annotations
 

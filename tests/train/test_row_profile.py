@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.seen import Seen, seen_of
+from polyhead.bundle.row_profile import RowProfile, stored_profile
 from polyhead.data.read import Examples, ReadReport, read
 from polyhead.engine.familiar import KnownRows, directions
 from polyhead.engine.session import Session
-from polyhead.evaluate.profile import as_texts, asked, seen_rows
+from polyhead.evaluate.profile import as_texts, asked, profile_rows
 from polyhead.plan import Codec
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint
@@ -49,7 +49,7 @@ def validated(home, made, name):
     entry = next(entry for entry in made.tasks if entry.name == name)
     examples = read(entry.source(entry.validation, home), session.tasks[name])
     answers = asked(session, name, examples.inputs, examples.words)
-    return seen_rows(session.tasks[name], examples.inputs, answers)
+    return profile_rows(session.tasks[name], examples.inputs, answers)
 
 
 def without_summary(monkeypatch):
@@ -63,7 +63,7 @@ def test_every_kind_keeps_what_its_validation_rows_look_like(home):
     bundle, names = Bundle.open(home / "bundle"), [entry.name for entry in made.tasks]
     assert len(names) == 6
     for name in names:
-        assert_same(seen_of(bundle, name), validated(home, made, name))
+        assert_same(stored_profile(bundle, name), validated(home, made, name))
         assert "## What its rows looked like\n\n- 40 rows" in bundle.card(name)
 
 
@@ -71,7 +71,7 @@ def test_every_kind_keeps_what_its_validation_rows_look_like(home):
 def test_every_way_of_training_keeps_it(home, way):
     made = project(home, "mood", **WAYS[way])
     train_project(made, folder=home)
-    assert_same(seen_of(Bundle.open(home / "bundle"), "mood"), validated(home, made, "mood"))
+    assert_same(stored_profile(Bundle.open(home / "bundle"), "mood"), validated(home, made, "mood"))
 
 
 def assert_same(kept, expected):
@@ -96,17 +96,17 @@ def test_arrays_scores_and_passes_are_those_without_it(home, monkeypatch):
     for name in names:
         assert tiny_project.part_bytes(home / "bundle", name) == tiny_project.part_bytes(home / "other", name)
         assert kept.scores(name) == bare.scores(name) and kept.probes(name) == bare.probes(name)
-        assert seen_of(kept, name) is not None and seen_of(bare, name) is None
+        assert stored_profile(kept, name) is not None and stored_profile(bare, name) is None
 
 
 def test_rows_of_folds_are_kept_without_scores(home):
     made = project(home, "mood", validation=0.2)
     train_project(made, folder=home)
     bundle = Bundle.open(home / "bundle")
-    assert bundle.scores("mood")["folds"] > 1 and seen_of(bundle, "mood") is None  # 24 rows are too few
+    assert bundle.scores("mood")["folds"] > 1 and stored_profile(bundle, "mood") is None  # 24 rows are too few
     tiny_project.write_data(home / "data", train=40, other=40)
     train_project(msgspec.structs.replace(made, bundle="more"), folder=home)
-    seen = seen_of(Bundle.open(home / "more"), "mood")
+    seen = stored_profile(Bundle.open(home / "more"), "mood")
     rows = [json.loads(line) for line in (home / "data" / "messages-train.jsonl").read_text().splitlines()]
     assert sorted(seen.lengths.tolist()) == sorted(len(row["text"]) for row in rows)
     assert seen.scores.shape == (40, 0)
@@ -132,7 +132,7 @@ def test_too_few_rows_keep_nothing_and_drift_says_what_to_do(tmp_path):
     path.write_text(tiny_project.to_toml(tiny_project.project(tmp_path, "mood")))
     done = run("train", path)
     assert done.code == 0 and "drift" not in done.out + done.err
-    assert seen_of(Bundle.open(tmp_path / "bundle"), "mood") is None
+    assert stored_profile(Bundle.open(tmp_path / "bundle"), "mood") is None
     data = tmp_path / "data" / "messages-test.jsonl"
     run("drift", tmp_path / "bundle", data).refuses("BundleError", "mood", "30 rows", "--keep", "--known")
 
@@ -154,7 +154,7 @@ def test_a_store_gives_mean_vectors_where_it_keeps_them_or_every_token_finely(ho
         )
         made = msgspec.structs.replace(made, bundle=f"bundle-{name}")
         train_project(made, folder=home, features=home / f"store-{name}")
-        found[name] = seen_of(Bundle.open(home / f"bundle-{name}"), "mood")
+        found[name] = stored_profile(Bundle.open(home / f"bundle-{name}"), "mood")
     assert found["sign-mean"] is None and found["sign-all"] is None
     mean, tokens = found["float16-mean"], found["float16-all"]  # which keeps every token
     assert len(mean.lengths) == len(tokens.lengths) == 40
@@ -166,7 +166,7 @@ def test_several_texts_of_a_row_are_read_as_one(home):
     made = project(home, "same")
     train_project(made, folder=home)
     rows = [json.loads(line) for line in (home / "data" / "pairs-validation.jsonl").read_text().splitlines()]
-    kept = seen_of(Bundle.open(home / "bundle"), "same")
+    kept = stored_profile(Bundle.open(home / "bundle"), "same")
     assert kept.lengths.tolist() == [len(text) for (text,) in as_texts([(r["text"], r["text_b"]) for r in rows])]
 
 
@@ -176,10 +176,10 @@ def test_one_label_a_text_keeps_the_centres_of_its_training_rows(home):
     made = project(home, "mood", "urgency", "topics", "same")
     train_project(made, folder=home)
     bundle = Bundle.open(home / "bundle")
-    assert [name for name in ("mood", "urgency", "topics", "same") if seen_of(bundle, name).centres is not None] == [
-        "mood"
-    ]
-    kept, session = seen_of(bundle, "mood"), Session(home / "bundle", backend="reference", precision="float32")
+    assert [
+        name for name in ("mood", "urgency", "topics", "same") if stored_profile(bundle, name).centres is not None
+    ] == ["mood"]
+    kept, session = stored_profile(bundle, "mood"), Session(home / "bundle", backend="reference", precision="float32")
     entry = next(entry for entry in made.tasks if entry.name == "mood")
     rows = read(entry.source(entry.train, home), session.tasks["mood"])
     vectors = asked(session, "mood", rows.inputs).vectors
@@ -198,7 +198,7 @@ def test_training_row_is_left_out_of_the_centre_that_it_is_compared_with():
         inputs=[("a",)] * count, targets=list(label), words=None, rows=list(range(count)), report=ReadReport()
     )
     scores = np.zeros((count, 0), np.float32)
-    seen = Seen(vectors=vectors, lengths=np.ones(count, np.float32), scores=scores)
+    seen = RowProfile(vectors=vectors, lengths=np.ones(count, np.float32), scores=scores)
     kept = with_centres(seen, examples, vectors, examples)
     for row in range(count):
         rest = np.arange(count) != row
@@ -228,7 +228,7 @@ def test_new_texts_are_as_familiar_as_the_rows_that_are_kept(is_folded):
             report=ReadReport(),
         )
         kept, scores = learned if is_folded else drawn(), np.zeros((count, 0), np.float32)
-        seen = Seen(vectors=kept, lengths=np.ones(count, np.float32), scores=scores)
+        seen = RowProfile(vectors=kept, lengths=np.ones(count, np.float32), scores=scores)
         own = with_centres(seen, rows if is_folded else None, learned, rows)
         shares.append(KnownRows.of(own).familiar(new))
     found = np.quantile(np.concatenate(shares), (0.02, 0.1, 0.5, 0.9))

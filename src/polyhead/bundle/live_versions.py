@@ -1,4 +1,4 @@
-"""Versions of tasks: their records, scores, pinned inputs and cards."""
+"""Reads the live versions of a bundle's tasks: records, scores, probes (pinned inputs) and cards."""
 
 from __future__ import annotations
 
