@@ -16,10 +16,10 @@ import torch
 
 from polyhead.deep.examples import FeatureExamples, TextExamples
 from polyhead.deep.loop.feed import TrainingBatch
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.nn.runtime import precision_of
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.encoder.data import TrunkData
 from polyhead.plan import Codec, Embed, Layers, Path, Pool
@@ -32,7 +32,7 @@ from polyhead.text.question import read_alone
 from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.batches import LengthSorted
 from polyhead.train.data.extract import TOKEN_BUDGET, Extractor
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
 from studies.du2020.run_poolers import entry, prepared
@@ -176,7 +176,7 @@ def speed(
 ) -> float:
     """Examples a second of the training loop alone; validation is not counted on either side."""
     module.train()
-    done = Course(
+    done = TaskLoop(
         module, examples, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training, run=run, events=Events()
     ).train()
     return done.examples_seen / done.seconds

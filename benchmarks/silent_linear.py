@@ -34,8 +34,8 @@ from polyhead.data.read_report import ReadReport
 from polyhead.project.pretrained import find_encoder
 from polyhead.tasks.task import LossName, Task
 from polyhead.train.heads.linear import Inputs, Solution
-from polyhead.train.heads.rule import best_penalty
 from polyhead.train.heads.search import PENALTIES, solutions, swept
+from polyhead.train.heads.selection_rule import best_penalty
 from studies.evidence import counted, estimate, judged
 from studies.results import Claim
 from studies.settings import DATA, RUNS, answer_help, command, report, resumed, say

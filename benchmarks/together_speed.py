@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from polyhead.deep.loop.feed import TrainingBatch
-from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.joint_loop import JointLoop
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.sampling import MixedFeed
 from polyhead.project.recipes import Joint, Sampling
@@ -40,21 +40,21 @@ def main() -> None:
         print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
-def course_of(runs: Runs, prepared: Sequence[Prepared], recipe: Joint) -> JointCourse:
-    return JointCourse(
+def course_of(runs: Runs, prepared: Sequence[Prepared], recipe: Joint) -> JointLoop:
+    return JointLoop(
         prepared, joint_paths(prepared, runs.plain, recipe), runs.plain, recipe, training=LEARNING, precision="bfloat16"
     )
 
 
 class Stepper:
-    """The optimizer's steps of a course over updates that were drawn before, as training takes them."""
+    """The optimizer's steps of a loop over updates that were drawn before, as training takes them."""
 
-    def __init__(self, course: JointCourse, updates: Sequence[Sequence[tuple[str, TrainingBatch]]]) -> None:
-        self.course, self.updates = course, updates
-        self.parameters = [p for p in course.module.parameters() if p.requires_grad]
+    def __init__(self, loop: JointLoop, updates: Sequence[Sequence[tuple[str, TrainingBatch]]]) -> None:
+        self.loop, self.updates = loop, updates
+        self.parameters = [p for p in loop.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-6, fused=True)
         self.tokens = sum(batch.tokens for update in updates for _, batch in update)
-        course.module.train()
+        loop.module.train()
 
     def seconds(self) -> float:
         """The seconds of all updates once."""
@@ -62,19 +62,19 @@ class Stepper:
         for update in self.updates:
             self.optimizer.zero_grad(set_to_none=True)
             for task, batch in update:
-                (self.course.loss(task, batch) / len(update)).backward()
+                (self.loop.loss(task, batch) / len(update)).backward()
             torch.nn.utils.clip_grad_norm_(self.parameters, LEARNING.clip)
             self.optimizer.step()
         return time.perf_counter() - began
 
 
 def stepper(runs: Runs, prepared: Sequence[Prepared], recipe: Joint, updates: int) -> Stepper:
-    course = course_of(runs, prepared, recipe)
-    feed = MixedFeed(course.examples, course.mixture, LEARNING)
+    loop = course_of(runs, prepared, recipe)
+    feed = MixedFeed(loop.examples, loop.mixture, LEARNING)
     drawn = []
     for update, _ in zip(feed.updates(0), range(updates), strict=False):
         drawn.append([(task, batch) for task, batch in update if batch is not None])
-    return Stepper(course, drawn)
+    return Stepper(loop, drawn)
 
 
 def throughput(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, object]]:
@@ -110,7 +110,7 @@ def idle(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, object]]:
         steppers[count].seconds()
     rows: list[dict[str, object]] = []
     for repeat in range(REPEATS):
-        taken = {count: course.seconds() / UPDATES for count, course in steppers.items()}
+        taken = {count: loop.seconds() / UPDATES for count, loop in steppers.items()}
         ratio = taken[IDLE[1]] / taken[IDLE[0]]
         rows.append({"what": "idle", "repeat": repeat, "one": taken[IDLE[0]], "fifty": taken[IDLE[1]], "ratio": ratio})
         print(f"a step: {taken[IDLE[0]]:.3f} s beside 1 idle task, {taken[IDLE[1]]:.3f} s beside 50", flush=True)

@@ -23,7 +23,7 @@ from benchmarks.workbench_sets import FOLDER, SETS, written
 from polyhead.advise.choice import Budget
 from polyhead.advise.compare import trained_scores
 from polyhead.advise.ladder import Ladder
-from polyhead.advise.ways import read_task_set
+from polyhead.advise.sharing_ways import read_task_set
 from polyhead.project.tables import bundles_of, read_project
 from polyhead.train.events import Events
 from polyhead.train.run import train_project

@@ -23,8 +23,8 @@ import msgspec
 from benchmarks.workbench_sets import FOLDER, SETS, sizes, written
 from polyhead.advise.compare import Compared, Comparing, Settings, WayComparison
 from polyhead.advise.plot import plot_svg
+from polyhead.advise.sharing_ways import read_task_set
 from polyhead.advise.tables import comparison_page
-from polyhead.advise.ways import read_task_set
 from polyhead.bundle.format import BUNDLE
 from polyhead.machine import Clock
 from polyhead.project.tables import bundles_of

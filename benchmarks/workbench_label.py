@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.workbench_vectors import encoded, read
 from benchmarks.workbench_vectors import labels_of as labels_in
-from polyhead.check.labelling import first_texts, next_texts
+from polyhead.check.active_learning import first_texts, next_texts
 from polyhead.project.encoders import MINILM
 from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TrunkChoice

@@ -20,7 +20,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.prepare import wanted_of
 from polyhead.train.heads.held_out import whole_of
 from polyhead.train.heads.inputs import inputs_of

@@ -99,7 +99,7 @@ def quick(monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     # All that read a project file: one that was imported while it is replaced would keep the replacement.
-    from polyhead.advise import ways
+    from polyhead.advise import sharing_ways
     from polyhead.check import tasks as check_tasks
     from polyhead.cli import demo, evaluate, init, quantize, train
     from polyhead.project import tables as project
@@ -107,7 +107,7 @@ def quick(monkeypatch, tmp_path):
 
     head_search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
-    for module in (ways, check_tasks, demo, evaluate, init, quantize, train, project):
+    for module in (sharing_ways, check_tasks, demo, evaluate, init, quantize, train, project):
         monkeypatch.setattr(module, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -8,7 +8,7 @@ import pytest
 from polyhead.bundle.atomic import remove_workspace
 from polyhead.cli.output import writing_file
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
-from polyhead.deep.recipes.learned import building_of, remove_checkpoint, writing_alone
+from polyhead.deep.recipes.trained_trunk import building_of, remove_checkpoint, writing_alone
 from polyhead.errors import PolyheadError, StoreError, TrainError
 from polyhead.files import (
     is_temporary,

@@ -14,7 +14,7 @@ import torch
 from polyhead.codecs import EXACT, NO_TOKEN
 from polyhead.data.read import Examples, read
 from polyhead.deep.examples import FeatureExamples, module_outputs
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.nn.runtime import precision_of
 from polyhead.deep.sharing.part import PooledPart
@@ -30,7 +30,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import KeptExamples
+from polyhead.train.data.kept_examples import KeptExamples
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Split
 from polyhead.train.data.source import FeatureRequest
@@ -221,9 +221,9 @@ def head_over(held: Held, path: TaskPath, seed: int) -> dict[str, object]:
         return held.of("validation").scores(task, module_outputs(module, validation))[metric]
 
     began = time.perf_counter()
-    course = Course(module, train, loss=LOSSES[kind.loss], score=score, training=training)
-    course.advance()
-    fitted = course.finish()
+    loop = TaskLoop(module, train, loss=LOSSES[kind.loss], score=score, training=training)
+    loop.advance()
+    fitted = loop.finish()
     outputs = module_outputs(module.eval(), test)
     return {
         "metric": metric,

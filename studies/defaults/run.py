@@ -41,7 +41,7 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks import metrics
 from polyhead.text.question import texts_of
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.prepare import prepare, wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events

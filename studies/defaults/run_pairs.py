@@ -23,7 +23,7 @@ import numpy as np
 from polyhead.advise.choice import Budget
 from polyhead.advise.compare import trained_scores
 from polyhead.advise.ladder import Ladder
-from polyhead.advise.ways import project_file, read_task_set
+from polyhead.advise.sharing_ways import project_file, read_task_set
 from polyhead.bundle.read import Bundle
 from polyhead.progress import duration
 from polyhead.project.recipes import Training

@@ -33,9 +33,9 @@ from polyhead.deep.nn.attention import by_head, visible
 from polyhead.deep.nn.dropout import dropped
 from polyhead.deep.nn.layer import Dense, Layer, SelfAttention
 from polyhead.deep.nn.trunk import Noise, States, Trunk
-from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.joint_loop import JointLoop
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.deep.recipes.sampling import MixedFeed
-from polyhead.deep.recipes.together import JointModel
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import Architecture
 from polyhead.plan import Path
@@ -178,7 +178,7 @@ class ConditionedTogether(JointModel):
         return torch.cat([self(task, batch) for task in tasks], dim=1)
 
 
-class ConditionedCourse(JointCourse):
+class ConditionedCourse(JointLoop):
     """Joint training of CA-MTL, by the loop and the losses of all joint training, and its own sampler.
 
     What is learned here are scores: a conditioned trunk is no trunk that a bundle could hold.

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from polyhead.deep.nn.layer import Layer
-from polyhead.deep.recipes.course import JointCourse, JointResult, frequent_tokens
+from polyhead.deep.recipes.joint_loop import JointLoop, JointResult, frequent_tokens
 
 
-class PrefixCourse(JointCourse):
+class PrefixCourse(JointLoop):
     """Joint training in which prefixes start at tokens and learn at `prefix_rate`."""
 
     def __init__(self, *arguments: Any, prefix_rate: float, **named: Any) -> None:
@@ -36,13 +36,13 @@ class PrefixCourse(JointCourse):
 
 
 @torch.no_grad()
-def start_at_tokens(course: JointCourse) -> None:
+def start_at_tokens(loop: JointLoop) -> None:
     """Sets every task's prefixes to the keys and values of its tokens, read as a text by the trunk as it is."""
-    model = course.module.model
-    for name, prepared in course.prepared.items():
+    model = loop.module.model
+    for name, prepared in loop.prepared.items():
         prefixes = dict(model.parts[name].delta.named_children())  # type: ignore[union-attr]
         size = int(next(iter(prefixes.values())).key.shape[0])
-        ids = torch.from_numpy(frequent_tokens(prepared, course.tokenizer, size))[None]
+        ids = torch.from_numpy(frequent_tokens(prepared, loop.tokenizer, size))[None]
         states = model.trunk.eval()(ids, torch.ones_like(ids, dtype=torch.bool))
         for index, prefix in prefixes.items():
             layer = model.trunk.layers[int(index)]

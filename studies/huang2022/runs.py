@@ -26,7 +26,7 @@ from studies.shared import runs
 from studies.shared.runs import Facts, Rows, Say, short_digest, silent
 
 if TYPE_CHECKING:
-    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.deep.recipes.joint_loop import JointLoop
     from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.train.data.prepared import Prepared
@@ -222,25 +222,25 @@ class Runs(runs.Runs):
         name = "-".join([method.name, *(tasks if len(tasks) == 1 else ()), str(seed), self.settings(method)])
         checkpoint = self.folder / "checkpoints" / f"{name}.checkpoint"
         clock = time.monotonic()
-        course = self._course(method, prepared, checkpoint)
-        self._start(course, method)
-        fitted = course.learn(name).fitted
+        loop = self._loop(method, prepared, checkpoint)
+        self._start(loop, method)
+        fitted = loop.learn(name).fitted
         seconds = round(time.monotonic() - clock, 1)
-        own = {task: self.measured(task, scores) for task, scores in _scores(course, prepared).items()}
+        own = {task: self.measured(task, scores) for task, scores in _scores(loop, prepared).items()}
         checkpoint.unlink(missing_ok=True)
         return {
             "own": own,
-            "steps": course.mixture.steps * len(fitted.history),
+            "steps": loop.mixture.steps * len(fitted.history),
             "best_epoch": fitted.best_epoch,
             "score": round(fitted.score, 4),
             "seconds": seconds,
         }
 
-    def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
-        from polyhead.deep.recipes.course import JointCourse
+    def _loop(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointLoop:
+        from polyhead.deep.recipes.joint_loop import JointLoop
         from polyhead.train.runs import ProcessRank
 
-        kind: Callable[..., JointCourse] = JointCourse
+        kind: Callable[..., JointLoop] = JointLoop
         if method.way == "conditioned":
             from studies.huang2022.ca_mtl import ConditionedCourse
 
@@ -262,31 +262,31 @@ class Runs(runs.Runs):
             frozen=method.way == "frozen",
         )
 
-    def _start(self, course: JointCourse, method: Method) -> None:
+    def _start(self, loop: JointLoop, method: Method) -> None:
         """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
-        from polyhead.deep.recipes.course import take
+        from polyhead.deep.recipes.joint_loop import take
 
         strategy = method.strategy
         if not isinstance(strategy, Prompted) or not strategy.donor_arrays():
             return
-        for task, prepared in course.prepared.items():
-            take(course.module.model.parts[task], strategy, self._donor(course, prepared, strategy))
+        for task, prepared in loop.prepared.items():
+            take(loop.module.model.parts[task], strategy, self._donor(loop, prepared, strategy))
 
-    def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
+    def _donor(self, loop: JointLoop, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
-        from polyhead.deep.recipes.course import donor
+        from polyhead.deep.recipes.joint_loop import donor
         from polyhead.train.data.prepare import donor_task
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)
         trained_alone = donor_task(asking)
-        decides = (trained_alone.strategy, trained_alone.training, course.precision, self.plain.digest, self._rows)
+        decides = (trained_alone.strategy, trained_alone.training, loop.precision, self.plain.digest, self._rows)
         digest = short_digest(*decides, size=12)
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary = file.with_suffix(".tmp")
-            save_file(donor(course, asking, None), temporary)
+            save_file(donor(loop, asking, None), temporary)
             temporary.replace(file)
         arrays: Mapping[str, np.ndarray] = load_file(file)
         return arrays
@@ -337,18 +337,18 @@ def _from_random(prepared: Prepared) -> Prepared:
     return msgspec.structs.replace(prepared, strategy=strategy.without_donors())
 
 
-def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
+def _scores(loop: JointLoop, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
     """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
     from polyhead.deep.examples import module_outputs
-    from polyhead.deep.recipes.course import course_scores, text_examples
+    from polyhead.deep.recipes.joint_loop import joint_scores, text_examples
 
     tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
     first = next(iter(tests.values()))
     if any(test.inputs != first.inputs for test in tests.values()):
-        return {p.task.name: course_scores(course, p) for p in prepared}
-    scores = {p.task.name: course_scores(course, msgspec.structs.replace(p, test=None)) for p in prepared}
-    texts = text_examples(first, prepared[0].task, course.tokenizer)
-    outputs = np.stack(module_outputs(course.module.bound(*tests), texts))
+        return {p.task.name: joint_scores(loop, p) for p in prepared}
+    scores = {p.task.name: joint_scores(loop, msgspec.structs.replace(p, test=None)) for p in prepared}
+    texts = text_examples(first, prepared[0].task, loop.tokenizer)
+    outputs = np.stack(module_outputs(loop.module.bound(*tests), texts))
     for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
         scores[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
     return scores

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.feed import TrainingBatch
+from polyhead.deep.recipes.joint_model import JointLoss
 from polyhead.deep.recipes.sampling import MixedFeed, Mixture
-from polyhead.deep.recipes.together import JointLoss
 from polyhead.errors import TrainError
 from polyhead.project.recipes import Training
 

@@ -17,7 +17,7 @@ from polyhead.project.strategies import Pooled
 from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
-    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.deep.recipes.joint_loop import JointLoop
     from polyhead.encoder.data import TrunkData
     from polyhead.plan import Path
     from polyhead.project.recipes import Joint, SearchGrid
@@ -49,14 +49,14 @@ def learn(
     tasks' strategies; a `frozen` trunk stays as it is.
     """
     from polyhead.bundle.create import write_bundle
-    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.deep.recipes.joint_loop import JointLoop
     from polyhead.deep.recipes.paths import joint_paths
     from polyhead.train.data.leaks import without_leaks
     from polyhead.train.events import Events
 
     prepared, leaks = without_leaks(prepared, others=held)
     checkpoint = folder.with_name(folder.name + ".checkpoint")
-    course = JointCourse(
+    loop = JointLoop(
         prepared,
         paths or joint_paths(prepared, data, recipe),
         data,
@@ -69,7 +69,7 @@ def learn(
         frozen=frozen,
     )
     clock = time.monotonic()
-    learned = course.learn(label)
+    learned = loop.learn(label)
     seconds = round(time.monotonic() - clock, 1)
     shutil.rmtree(folder, ignore_errors=True)
     write_bundle(folder, learned.blended)
@@ -78,22 +78,22 @@ def learn(
         "sets": len(prepared),
         "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
         "dropped": sum(drop.rows for drop in leaks.dropped),
-        "steps": course.mixture.steps * len(learned.fitted.history),
+        "steps": loop.mixture.steps * len(learned.fitted.history),
         "best_epoch": learned.fitted.best_epoch,
         "score": round(learned.fitted.score, 4),
         "validation": learned.validation,
-        **(_own_scores(course) if own_heads else {}),
+        **(_own_scores(loop) if own_heads else {}),
         "seconds": seconds,
     }
 
 
-def _own_scores(course: JointCourse) -> Facts:
-    """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
-    from polyhead.deep.recipes.course import course_scores
+def _own_scores(loop: JointLoop) -> Facts:
+    """Each task's own metric by split, and all its metrics on the reported split, as the loop's module stands."""
+    from polyhead.deep.recipes.joint_loop import joint_scores
 
-    scores_by_task = {name: course_scores(course, prepared) for name, prepared in course.prepared.items()}
+    scores_by_task = {name: joint_scores(loop, prepared) for name, prepared in loop.prepared.items()}
     return {
-        "own": {name: own_metric(course.prepared[name], scores) for name, scores in scores_by_task.items()},
+        "own": {name: own_metric(loop.prepared[name], scores) for name, scores in scores_by_task.items()},
         "metrics": {name: scores["test"] for name, scores in scores_by_task.items()},
     }
 

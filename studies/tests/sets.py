@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.joint_loop import JointLoop
 from studies.shared.data import Set
 from support import tiny_project
 
@@ -69,13 +69,13 @@ def texts_of_splits(splits):
 
 @contextmanager
 def learning():
-    """Inside, {label: prepared tasks} of every course that learns: what it trains on."""
-    seen, learn = {}, JointCourse.learn
+    """Inside, {label: prepared tasks} of every loop that learns: what it trains on."""
+    seen, learn = {}, JointLoop.learn
 
     def noted(self, label):
         seen[label] = list(self.prepared.values())
         return learn(self, label)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JointCourse, "learn", noted)
+        patch.setattr(JointLoop, "learn", noted)
         yield seen

@@ -107,13 +107,13 @@ def test_simple_answers_are_rows_and_pairs_have_the_untrained_cosine(runs):
 
 def test_a_task_without_labels_borrows_entropies_in_ca_mtl(runs):
     method = METHODS["ca-mtl"]
-    course = runs._course(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none")
-    asked, known = [], course.loss.feed._uncertainty
-    course.loss.feed._uncertainty = lambda task, batch: asked.append(task) or known(task, batch)
-    drawn = {name for update in course.feed().updates(0) for name, _ in update}
+    loop = runs._loop(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none")
+    asked, known = [], loop.loss.feed._uncertainty
+    loop.loss.feed._uncertainty = lambda task, batch: asked.append(task) or known(task, batch)
+    drawn = {name for update in loop.feed().updates(0) for name, _ in update}
     assert set(asked) == {"sst2", "mrpc"} and drawn <= set(TASKS)
-    course.loss.feed._uncertainty = lambda task, batch: np.full(len(batch.members), float(task == "mrpc"))
-    assert {name for update in course.feed().updates(0) for name, _ in update} <= {"mrpc", "stsb"}
+    loop.loss.feed._uncertainty = lambda task, batch: np.full(len(batch.members), float(task == "mrpc"))
+    assert {name for update in loop.feed().updates(0) for name, _ in update} <= {"mrpc", "stsb"}
 
 
 def made_up(*, best_epoch=5, seeds=(1, 2, 3)):

@@ -10,7 +10,7 @@ import torch
 from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.loop.optimizer import clipped
 from polyhead.deep.loop.smooth import symmetric_kl
-from polyhead.deep.nn.ends import AttentionPooler
+from polyhead.deep.nn.heads import AttentionPooler
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.in_layer import Adapters
 from polyhead.plan import Delta

@@ -13,7 +13,7 @@ from polyhead.deep.examples import module_outputs
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn import runtime as numerics
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.deep.recipes.course import course_scores, frequent_tokens, text_examples
+from polyhead.deep.recipes.joint_loop import frequent_tokens, joint_scores, text_examples
 from polyhead.plan import merge
 from polyhead.plan.cost import layer_evaluations, parameters
 from polyhead.project.recipes import Training
@@ -123,9 +123,9 @@ def test_flops_are_those_of_the_plan_and_of_the_conditions_that_torch_counts(run
 
 def test_prefixes_learn_at_their_own_rate_and_all_else_at_the_trunks(runs):
     method = METHODS["p-tuning-v2"]
-    course = runs._course(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none.checkpoint")
-    names = [name for name, _ in course.loss.named_parameters()]
-    fast = {name for name in names if course.rate(name) * QUICK.learning_rate == pytest.approx(PREFIX_RATE)}
+    loop = runs._loop(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none.checkpoint")
+    names = [name for name, _ in loop.loss.named_parameters()]
+    fast = {name for name in names if loop.rate(name) * QUICK.learning_rate == pytest.approx(PREFIX_RATE)}
     layers = range(runs.plain.architecture.layers)
     assert fast == {
         f"model.model.part_{task}.delta.{layer}.{one}"
@@ -133,25 +133,25 @@ def test_prefixes_learn_at_their_own_rate_and_all_else_at_the_trunks(runs):
         for layer in layers
         for one in ("key", "value")
     }
-    assert {course.rate(name) for name in names if name not in fast} == {1.0}
+    assert {loop.rate(name) for name in names if name not in fast} == {1.0}
 
 
 def test_prefixes_start_as_what_the_trunk_has_for_frequent_tokens(runs):
     """Attention to a prefix is then attention to these tokens: the trunk reads them before a text as it would there."""
-    course = runs._course(
+    loop = runs._loop(
         METHODS["p-tuning-v2"],
         [runs.prepared(METHODS["p-tuning-v2"], task, 1) for task in TASKS],
         runs.folder / "none.checkpoint",
     )
-    start_at_tokens(course)
+    start_at_tokens(loop)
     trunk, width = Trunk.from_data(runs.plain), runs.plain.architecture.width
-    for task, prepared in course.prepared.items():
-        tokens = torch.tensor(frequent_tokens(prepared, course.tokenizer, 8))
-        known = {int(t) for e in course.tokenizer.encode(prepared.train.examples.inputs) for t in e.ids}
+    for task, prepared in loop.prepared.items():
+        tokens = torch.tensor(frequent_tokens(prepared, loop.tokenizer, 8))
+        known = {int(t) for e in loop.tokenizer.encode(prepared.train.examples.inputs) for t in e.ids}
         assert set(tokens.tolist()) <= known
         states = trunk(tokens[None], torch.ones(1, 8, dtype=torch.bool))
         for index, layer in enumerate(trunk.layers):
-            own = course.module.model.parts[task].delta.get_submodule(str(index))
+            own = loop.module.model.parts[task].delta.get_submodule(str(index))
             for name in ("key", "value"):
                 dense = getattr(layer.attention, name)
                 expected = states.layer(index)[0] @ dense.weight.T + dense.bias
@@ -174,10 +174,10 @@ def test_donors_are_trained_once_for_all_methods_and_give_what_the_method_takes(
     for name in ("mtop", "donors-random", "random-donors"):
         method = quick(METHODS[name])
         prepared = [runs.prepared(method, task, 1) for task in TASKS]
-        course = runs._course(method, prepared, runs.folder / "none.checkpoint")
-        start = {k: v.clone() for k, v in course.module.model.parts["travel"].state_dict().items()}
-        runs._start(course, method)
-        now = course.module.model.parts["travel"].state_dict()
+        loop = runs._loop(method, prepared, runs.folder / "none.checkpoint")
+        start = {k: v.clone() for k, v in loop.module.model.parts["travel"].state_dict().items()}
+        runs._start(loop, method)
+        now = loop.module.model.parts["travel"].state_dict()
         taken[name] = {k for k, v in now.items() if not torch.equal(v, start[k])}
     assert taken == {
         "mtop": {"prompt.weight", "head.hidden.weight", "head.hidden.bias"},
@@ -199,17 +199,17 @@ def test_a_run_that_was_stopped_after_its_training_does_not_train_again(runs, mo
 def test_texts_that_are_read_once_for_all_tasks_score_as_those_that_each_task_reads(runs, name):
     method = quick(METHODS[name])
     prepared = [runs.prepared(method, task, 1) for task in TASKS]
-    course = runs._course(method, [_from_random(p) for p in prepared], runs.folder / "none.checkpoint")
-    course.learn()
-    found = _scores(course, prepared)
+    loop = runs._loop(method, [_from_random(p) for p in prepared], runs.folder / "none.checkpoint")
+    loop.learn()
+    found = _scores(loop, prepared)
     for p in prepared:
-        for split, scores in course_scores(course, p).items():
+        for split, scores in joint_scores(loop, p).items():
             assert found[p.task.name][split] == pytest.approx(scores)
     alone = module_outputs(
-        course.module.bound("travel"), text_examples(prepared[1].test.examples, prepared[1].task, course.tokenizer)
+        loop.module.bound("travel"), text_examples(prepared[1].test.examples, prepared[1].task, loop.tokenizer)
     )
     both = module_outputs(
-        course.module.bound(*TASKS), text_examples(prepared[0].test.examples, prepared[0].task, course.tokenizer)
+        loop.module.bound(*TASKS), text_examples(prepared[0].test.examples, prepared[0].task, loop.tokenizer)
     )
     np.testing.assert_allclose(np.stack(both)[:, 2:], np.stack(alone), atol=1e-5)
 

@@ -8,7 +8,7 @@ import torch
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.loss import distilled
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.encoder.data import arrays_digest
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.project.pretrained import load_trunk

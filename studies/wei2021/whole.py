@@ -14,9 +14,9 @@ from torch import nn
 
 from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.loop.checkpoint import read_checkpoint, write_checkpoint
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES, distilled
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import trunk_arrays
 from polyhead.errors import TrainError
@@ -84,7 +84,7 @@ def train_whole(
         outputs = module_outputs(answer, validation)
         return prepared.validation.examples.scores(task, outputs)[kind.default_metric(task)]
 
-    fitted = Course(
+    fitted = TaskLoop(
         whole.module,
         _examples(prepared, prepared.train, extractor, soft=soft),
         loss=LOSSES[kind.loss] if soft is None else distilled(kind.loss, strategy.temperature),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from polyhead.check.labelling import first_texts, next_texts
+from polyhead.check.active_learning import first_texts, next_texts
 
 SORTS, SIZE = 5, 40
 

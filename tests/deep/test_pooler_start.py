@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop

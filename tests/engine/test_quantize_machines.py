@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 
-from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, silent, stored_profile
+from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
 from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.engine.probes import Numerics, keep_agreements, read_agreements
@@ -135,7 +135,7 @@ def test_means_come_back_as_they_were_kept(bundle, scales):
 def test_rounding_of_weights_shifts_no_output_over_the_texts_that_were_read(bits):
     """What all texts share was added to every answer: outputs that differ little between texts moved by a third."""
     x, weight = drawn(400, 32) + 3 * drawn(32, seed=7), drawn(24, 32, seed=1)
-    scale = stored_profile(x, weight).scale()
+    scale = seen_of(x, weight).scale()
     np.testing.assert_allclose(scale.mean, x.mean(axis=0), rtol=1e-4, atol=1e-5)
     eight = scale.weights(weight, bits=bits)
     rounded = (x / scale.smooth) @ (eight.whole * eight.steps).T  # of the weights alone
@@ -150,7 +150,7 @@ def test_rounding_of_weights_shifts_no_output_over_the_texts_that_were_read(bits
 
 def test_the_mean_is_of_all_rows_wherever_they_were_seen():
     weight, first, second = drawn(3, 4), drawn(5, 4, seed=1), 9 + drawn(20, 4, seed=2)
-    one, other = stored_profile(first, weight), stored_profile(second[:4], weight)
+    one, other = seen_of(first, weight), seen_of(second[:4], weight)
     other.add(second[4:], rows=1)
     one.join(other)
     wanted = np.concatenate([first, second]).mean(axis=0)

@@ -15,7 +15,7 @@ from benchmarks import kernels
 from polyhead import plan
 from polyhead.deep import backend as backends
 from polyhead.deep.backend import TorchBackend
-from polyhead.deep.stacked.ends import StackedEnds, is_stacked
+from polyhead.deep.stacked.heads import StackedEnds, is_stacked
 from polyhead.deep.stacked.maps import StackMember
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.engine.backends.prefix import stored_layers

@@ -21,7 +21,7 @@ from polyhead.store.corpus.base import FeatureColumn, PackedRows, ResultFacts, S
 from polyhead.store.corpus.ids import IdIndex, document_id
 from polyhead.store.corpus.lance import LanceStore
 from polyhead.store.corpus.plain import PlainStore
-from polyhead.store.jobs.stores import store_info
+from polyhead.store.jobs.store_summary import store_info
 from support.disk_failures import FullDisk, run_forking
 from support.tiers import first_of
 

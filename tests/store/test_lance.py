@@ -10,7 +10,7 @@ from polyhead.errors import MissingExtra, StoreError
 from polyhead.store.corpus.arrow import ABOUT, arrow_schema, rows_table
 from polyhead.store.corpus.base import PackedRows
 from polyhead.store.corpus.lance import LanceStore, modules
-from polyhead.store.jobs.stores import store_info
+from polyhead.store.jobs.store_summary import store_info
 from store.test_corpus import SCHEMA, documents, labels, same
 
 

@@ -16,7 +16,7 @@ from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs import extract as extractions
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.extract import ExtractRequest, extract
-from polyhead.store.jobs.stores import store_info
+from polyhead.store.jobs.store_summary import store_info
 from polyhead.store.taps import tapped_paths
 from polyhead.store.words import MOST_COLUMNS, packed_words, word_outputs
 from polyhead.text.hashing import hashed_text

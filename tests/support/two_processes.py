@@ -14,7 +14,7 @@ from support import tiny_project
 LIMIT = 120  # seconds that one run may take before it counts as hanging
 MEETING = 20  # seconds in which two processes form their group; gloo's sockets now and then fail to meet
 TRIES = 3  # of forming it
-PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "polyhead.deep.recipes.course"]  # once for all processes
+PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "polyhead.deep.recipes.joint_loop"]  # once for all processes
 
 
 class Pair:
@@ -126,7 +126,7 @@ class Stopped(Exception):
 
 
 def course_of(job, place):
-    from polyhead.deep.recipes.course import JointCourse
+    from polyhead.deep.recipes.joint_loop import JointLoop
     from polyhead.deep.recipes.paths import joint_paths
     from polyhead.project.pretrained import load_trunk
     from polyhead.train.data.prepare import prepare
@@ -140,7 +140,7 @@ def course_of(job, place):
         msgspec.structs.replace(p, strategy=job.strategies.get(p.task.name, p.strategy)) for p in prepare(project, home)
     ]
     data = load_trunk(str(home / "trunk"))
-    return JointCourse(
+    return JointLoop(
         prepared,
         joint_paths(prepared, data, job.recipe),
         data,
@@ -157,7 +157,7 @@ def learn(place, job):
     """What a training leaves: arrays by name, the history, the scores; None where it was stopped."""
     from polyhead.deep.loop import fit
 
-    course, save, saved = course_of(job, place), fit.Curriculum.save, []
+    loop, save, saved = course_of(job, place), fit.TrainingLoop.save, []
 
     def noted(run):
         save(run)
@@ -165,20 +165,20 @@ def learn(place, job):
         if run.done == job.stop:
             raise Stopped
 
-    within = fit.Curriculum.save_inside
+    within = fit.TrainingLoop.save_inside
 
     def begun(run, state):
         within(run, state)
         if (run.done, state.updates) == (0, job.inside):
             raise Stopped
 
-    fit.SAVE_SECONDS, fit.ASKED_EVERY, fit.Curriculum.save, fit.Curriculum.save_inside = 0.0, 1, noted, begun
+    fit.SAVE_SECONDS, fit.ASKED_EVERY, fit.TrainingLoop.save, fit.TrainingLoop.save_inside = 0.0, 1, noted, begun
     try:
-        learned = course.learn()
+        learned = loop.learn()
     except Stopped:
         return None
     finally:
-        fit.SAVE_SECONDS, fit.ASKED_EVERY, fit.Curriculum.save, fit.Curriculum.save_inside = 5.0, 64, save, within
+        fit.SAVE_SECONDS, fit.ASKED_EVERY, fit.TrainingLoop.save, fit.TrainingLoop.save_inside = 5.0, 64, save, within
     arrays = {f"trunk.{name}": value for name, value in learned.data.arrays.items()}
     for task, several in learned.arrays.items():
         arrays |= {f"{task}.{name}": value for name, value in several.items()}

@@ -17,8 +17,8 @@ from polyhead.project.tables import AllocationRule, with_effort
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
 from polyhead.train.heads import run as heads
+from polyhead.train.heads import selection_rule
 from polyhead.train.record.lines import effort_lines
 from polyhead.train.record.selection import fingerprints_of
 from polyhead.train.run import train_project
@@ -60,7 +60,9 @@ def branches_win(monkeypatch):
 
     monkeypatch.setattr(alternatives, "by_rule", two_layers)
     better = SimpleNamespace(
-        choosing_score=rule.choosing_score, selection_score=rule.selection_score, best_of=lambda *given, **named: 1
+        choosing_score=selection_rule.choosing_score,
+        selection_score=selection_rule.selection_score,
+        best_of=lambda *given, **named: 1,
     )
     monkeypatch.setattr(alternatives, "rule", better)
     grow = alternatives.grow

@@ -7,7 +7,7 @@ import pytest
 from polyhead.data.read import Examples, ReadReport
 from polyhead.tasks.kinds import tagged
 from polyhead.tasks.task import Task
-from polyhead.train.heads.rule import best_of, choosing_score, of_best_rounds, paired_error
+from polyhead.train.heads.selection_rule import best_of, choosing_score, of_best_rounds, paired_error
 
 TASK = Task(name="t", kind="single_label", labels=("no", "yes"))
 

@@ -229,7 +229,7 @@ def test_a_student_starts_as_its_teachers_lower_layers_pooler_and_head(home, kep
 def test_a_student_of_pretrained_layers_starts_as_a_branch_of_its_own_at_the_same_tap(home, kept):
     branches, teacher = with_teacher(home, kept, depth=3, init="pretrained", positions="attention")
     student = unmoved(branches).student(teacher, 2)
-    module, _ = branches.course(branches.path(2, tap=0))
+    module, _ = branches.loop(branches.path(2, tap=0))
     for name, array in arrays_of_part(module.part).items():
         np.testing.assert_allclose(student.arrays[name], array, rtol=0, atol=1e-25, err_msg=name)
     assert student.arrays["layers.1.attention.query.weight"].tobytes() == (

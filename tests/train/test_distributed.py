@@ -11,7 +11,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop.devices import from_first, place_in
-from polyhead.deep.recipes.learned import lineage_of
+from polyhead.deep.recipes.trained_trunk import lineage_of
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
 from polyhead.project.strategies import Adapter, Branch, InLayer, Prompted
@@ -384,12 +384,12 @@ def test_sharded_arrays_are_slices(pair, home):
 
 
 def held(place, one):
-    from polyhead.deep.loop.fit import Curriculum
+    from polyhead.deep.loop.fit import TrainingLoop
 
     learning, devices, feed = parts_of(one, place)
-    curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=one.training)
-    curriculum.train()
-    moments = [s for state in curriculum.optimizer.state.values() for n, s in state.items() if n != "step"]
+    loop = TrainingLoop(devices, feed, score=lambda: 0.0, training=one.training)
+    loop.train()
+    moments = [s for state in loop.optimizer.state.values() for n, s in state.items() if n != "step"]
     return {
         "whole": sum(p.numel() for p in learning.parameters()),
         "weights": sum(p.to_local().numel() for p in devices.module.parameters()),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.recipes.course import JointCourse, start_parts
+from polyhead.deep.recipes.joint_loop import JointLoop, start_parts
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
@@ -52,13 +52,13 @@ def started(made, home):
     """What the parts of a run hold before its first update, by task."""
     prepared, _ = without_leaks(prepare(made, home))
     data = load_trunk(str(home / "trunk"))
-    course = JointCourse(
+    loop = JointLoop(
         prepared, joint_paths(prepared, data, ONE_TASK), data, ONE_TASK, training=TRAINING, precision="float32"
     )
-    start_parts(course)
+    start_parts(loop)
     return {
         name: {array: value.numpy().tobytes() for array, value in part.state_dict().items()}
-        for name, part in course.module.model.parts.items()
+        for name, part in loop.module.model.parts.items()
     }
 
 
@@ -82,7 +82,7 @@ def test_a_run_starts_from_kept_donors_as_from_those_it_trains_itself(home, fiel
     strategy = msgspec.structs.replace(STRATEGY, **dict.fromkeys(other, "random"))
     own = started(project(home, strategy=strategy), home)
     drawn = started(project(home, strategy=STRATEGY.without_donors()), home)
-    monkeypatch.setattr(JointCourse, "learn", lambda *_, **__: pytest.fail("a donor is trained"))
+    monkeypatch.setattr(JointLoop, "learn", lambda *_, **__: pytest.fail("a donor is trained"))
     kept = started(project(home, strategy=strategy, donors="donors"), home)
     assert kept == own
     donors = Bundle.open(home / "donors")

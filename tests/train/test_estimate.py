@@ -5,7 +5,7 @@ import math
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.deep.prices import rates_of
+from polyhead.deep.training_time import rates_of
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk

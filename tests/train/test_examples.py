@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from polyhead.deep.examples import FeatureExamples, TextExamples, module_outputs
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec, Pool
 from polyhead.project.recipes import Joint, Training
@@ -18,7 +18,7 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_of
 from polyhead.train.data.batches import stacked
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import KeptExamples
+from polyhead.train.data.kept_examples import KeptExamples
 from polyhead.train.data.source import FeatureRequest
 
 TASKS = {task.name: task for task in tiny_tasks()}
@@ -113,7 +113,7 @@ def test_fine_tuning_changes_its_own_trunk_and_not_the_given_arrays(tmp_path):
     before = {n: v.clone() for n, v in live.model.trunk.state_dict().items()}
     training = Training(epochs=2, patience=2, batch=2, learning_rate=1e-3)
     loss, run = LOSSES["cross_entropy"], live.bound("mood")
-    fitted = Course(live, texts, loss=loss, score=lambda: 0.0, training=training, run=run).train()
+    fitted = TaskLoop(live, texts, loss=loss, score=lambda: 0.0, training=training, run=run).train()
     assert fitted.examples_seen == 8
     after = live.model.trunk.state_dict()
     assert any(not torch.equal(before[n], after[n]) for n in before)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.check.labelling import LabelFile, Text
+from polyhead.check.active_learning import LabelFile, Text
 from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task
 from polyhead.train.heads import inputs as head_inputs
+from polyhead.train.heads.active_learning import Labelling, _fitting
 from polyhead.train.heads.held_out import FewLabels
 from polyhead.train.heads.label_words import centred, sentences
-from polyhead.train.heads.labelling import Labelling, _fitting
 from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.search import solutions
 from support import tiny_project

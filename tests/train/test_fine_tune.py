@@ -7,9 +7,9 @@ import pytest
 from polyhead.bundle.atomic import BUILDING
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.fine_tune import refine
-from polyhead.deep.recipes.learned import lineage_of
+from polyhead.deep.recipes.joint_loop import JointLoop
+from polyhead.deep.recipes.trained_trunk import lineage_of
 from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
@@ -121,7 +121,7 @@ def test_a_search_that_was_stopped_goes_on(home, tmp_path, monkeypatch):
     """Killed in its second candidate: the first is not trained again, and all is as if nothing had been."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     straight = train_project(project(home, tmp_path / "straight", "mood"), folder=home)
-    made, scored, score = project(home, tmp_path / "out", "mood"), [], JointCourse.scores
+    made, scored, score = project(home, tmp_path / "out", "mood"), [], JointLoop.scores
 
     class Killed(Exception):
         pass
@@ -132,7 +132,7 @@ def test_a_search_that_was_stopped_goes_on(home, tmp_path, monkeypatch):
             raise Killed
         return score(self)
 
-    monkeypatch.setattr(JointCourse, "scores", scores)
+    monkeypatch.setattr(JointLoop, "scores", scores)
     with pytest.raises(Killed):
         train_project(made, folder=home)
     again = train_project(made, folder=home)

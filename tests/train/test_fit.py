@@ -10,7 +10,7 @@ from torch import nn
 from polyhead.deep.loop import checkpoint as checkpoints
 from polyhead.deep.loop import fit as fitting
 from polyhead.deep.loop.feed import TaskSchedule, TrainingBatch
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.deep.loop.optimizer import groups_of, rate_at
 from polyhead.errors import TrainError
@@ -58,7 +58,7 @@ def accuracy(module, points):
 
 def run(points=None, *, training=TRAINING, score=None, module=None, **arguments):
     points, module = points or Points(), module or line()
-    fitted = Course(
+    fitted = TaskLoop(
         module, points, loss=cross_entropy, score=score or accuracy(module, points), training=training, **arguments
     ).train()
     return module, fitted
@@ -199,7 +199,7 @@ def test_what_was_drawn_before_changes_nothing():
 @pytest.mark.parametrize("epochs", [1, 2, 5], ids=["one", "two", "five"])
 def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatch, epochs):
     whole, wanted = run()
-    saved = fitting.Curriculum.save
+    saved = fitting.TrainingLoop.save
 
     def save(this):
         saved(this)
@@ -207,7 +207,7 @@ def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatc
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "save", save)
+        patched.setattr(fitting.TrainingLoop, "save", save)
         with pytest.raises(KeyboardInterrupt):
             run(checkpoint=tmp_path / "c.checkpoint")
     points = Points()
@@ -235,7 +235,7 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
     heard, update = [], Meter.update
     monkeypatch.setattr(Meter, "update", lambda this, **done: (heard.append(done), update(this, **done))[1])
     whole, wanted = run(points())
-    straight, saved = list(heard), fitting.Curriculum.save_inside
+    straight, saved = list(heard), fitting.TrainingLoop.save_inside
 
     def save(this, begun):
         saved(this, begun)
@@ -243,7 +243,7 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "save_inside", save)
+        patched.setattr(fitting.TrainingLoop, "save_inside", save)
         with pytest.raises(KeyboardInterrupt):
             run(points(), checkpoint=tmp_path / "c.checkpoint")
     heard.clear()
@@ -282,10 +282,10 @@ def test_a_temporary_file_of_a_killed_writer_is_not_resumed(tmp_path):
     assert state(run(checkpoint=tmp_path / "c.checkpoint")[0]) == state(run()[0])
 
 
-def course(points=None, *, module=None, training=TRAINING, **arguments):
+def loop(points=None, *, module=None, training=TRAINING, **arguments):
     points, module = points or Points(), module or line()
     score = accuracy(module, points)
-    made = Course(module, points, loss=cross_entropy, score=score, training=training, **arguments)
+    made = TaskLoop(module, points, loss=cross_entropy, score=score, training=training, **arguments)
     return module, points, made
 
 
@@ -297,7 +297,7 @@ def untimed(fitted):
 @pytest.mark.parametrize("steps", [(1, 2, 3, 4, 5, 6), (2, 6), (6,), (4, 4, 9)], ids=str)
 def test_a_course_in_pieces_is_the_whole_run_byte_for_byte(steps):
     whole, fitted = run()
-    module, points, made = course()
+    module, points, made = loop()
     for epochs in steps:
         torch.rand(5)  # what others draw between the pieces changes nothing
         best = made.advance(epochs)
@@ -309,7 +309,7 @@ def test_a_course_in_pieces_is_the_whole_run_byte_for_byte(steps):
 
 def test_courses_that_take_turns_are_each_the_run_alone():
     wanted = [state(run(training=msgspec.structs.replace(TRAINING, seed=seed))[0]) for seed in (3, 4)]
-    several = [course(training=msgspec.structs.replace(TRAINING, seed=seed)) for seed in (3, 4)]
+    several = [loop(training=msgspec.structs.replace(TRAINING, seed=seed)) for seed in (3, 4)]
     for epochs in range(1, 7):
         for _, _, made in several:
             made.advance(epochs)
@@ -319,7 +319,7 @@ def test_courses_that_take_turns_are_each_the_run_alone():
 
 
 def test_a_course_asked_for_no_more_epochs_than_it_has_trains_nothing():
-    _, points, made = course()
+    _, points, made = loop()
     made.advance(2)
     seen = len(points.seen)
     made.advance(2)
@@ -331,7 +331,7 @@ def test_a_course_that_is_over_early_stays_over():
     patient = msgspec.structs.replace(TRAINING, patience=2)
     scores = iter([0.5, 0.4, 0.3])
     points = Points()
-    made = Course(line(), points, loss=cross_entropy, score=lambda: next(scores), training=patient)
+    made = TaskLoop(line(), points, loss=cross_entropy, score=lambda: next(scores), training=patient)
     assert [made.advance(epochs) for epochs in (2, 4, 6)] == [0.5, 0.5, 0.5]
     assert len(made.finish().history) == 3
 
@@ -339,8 +339,8 @@ def test_a_course_that_is_over_early_stays_over():
 @pytest.mark.parametrize("epochs", [1, 4], ids=["one", "four"])
 def test_a_course_stopped_between_two_calls_goes_on_from_its_checkpoint(tmp_path, epochs):
     whole, fitted = run()
-    course(checkpoint=tmp_path / "c.checkpoint")[2].advance(epochs)
-    module, points, resumed = course(module=line(seed=99), checkpoint=tmp_path / "c.checkpoint")
+    loop(checkpoint=tmp_path / "c.checkpoint")[2].advance(epochs)
+    module, points, resumed = loop(module=line(seed=99), checkpoint=tmp_path / "c.checkpoint")
     assert resumed.best_score == max(row["score"] for row in fitted.history[:epochs])
     resumed.advance(epochs)
     assert points.seen == []
@@ -375,7 +375,7 @@ def test_training_stops_within_a_pass_that_brings_no_better_score(short_rounds):
 @pytest.mark.parametrize(("rounds", "updates"), [(1, 0), (3, 0), (3, 2)], ids=str)
 def test_resumed_within_a_pass_is_the_uninterrupted_run(tmp_path, monkeypatch, short_rounds, rounds, updates):
     whole, wanted = run(Points(26))
-    saved = fitting.Curriculum._save
+    saved = fitting.TrainingLoop._save
 
     def save(this, begun):
         saved(this, begun)
@@ -383,7 +383,7 @@ def test_resumed_within_a_pass_is_the_uninterrupted_run(tmp_path, monkeypatch, s
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "_save", save)
+        patched.setattr(fitting.TrainingLoop, "_save", save)
         with pytest.raises(KeyboardInterrupt):
             run(Points(26), checkpoint=tmp_path / "c.checkpoint")
     resumed, found = run(Points(26), checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
@@ -405,7 +405,7 @@ def test_what_a_teacher_answers_reaches_the_loss_with_its_own_examples():
         return cross_entropy(outputs, targets, weights)
 
     for points in (Points(), Taught()):
-        Course(line(), points, loss=loss, score=lambda: 0.0, training=TRAINING).train()
+        TaskLoop(line(), points, loss=loss, score=lambda: 0.0, training=TRAINING).train()
     plain, taught = calls[: len(calls) // 2], calls[len(calls) // 2 :]
     assert len(plain) == 36 and not any(soft for _, soft in plain)
     for targets, (soft,) in taught:

@@ -11,7 +11,7 @@ import torch
 
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop import fit
-from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.joint_loop import JointLoop
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError, MissingExtra, TrainError
@@ -40,14 +40,14 @@ STRATEGIES = {
 
 
 def course_of(folder, *others, epochs=1, frozen=True, checkpoint=None, recipe=ONE_TASK, trunk=None, **changes):
-    """The course of a project's tasks, and the prepared tasks."""
+    """The loop of a project's tasks, and the prepared tasks."""
     training = msgspec.structs.replace(writing.QUICK, epochs=epochs, **changes.pop("numbers", {}))
     made = writing.project(folder, *others, training=training, trunk=trunk, **{"count": 12, **changes})
     data = load_any_trunk(made, folder)
     several = with_decoders(prepare(made, folder), data)
     paths = joint_paths(several, data, recipe)
     named = {"training": training, "precision": training.precision, "checkpoint": checkpoint, "frozen": frozen}
-    return JointCourse(several, paths, data, recipe, **named), several
+    return JointLoop(several, paths, data, recipe, **named), several
 
 
 def bytes_of(learned):
@@ -122,32 +122,32 @@ def test_the_card_says_what_it_is(home):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_learns_to_write_and_leaves_the_trunk_as_it_is(tmp_path, name):
-    course, (p,) = course_of(tmp_path, strategy=STRATEGIES[name], epochs=3)
-    before, path = course.data.digest, course.paths["brief"]
-    learned = course.learn()
+    loop, (p,) = course_of(tmp_path, strategy=STRATEGIES[name], epochs=3)
+    before, path = loop.data.digest, loop.paths["brief"]
+    learned = loop.learn()
     losses = [row["loss"] for row in learned.fitted.history]
     assert losses[2] < losses[0] and learned.data.digest == before
-    own = {array.name for array in cost.arrays_of_path(path, course.data.architecture) if array.owner == path.head.part}
+    own = {array.name for array in cost.arrays_of_path(path, loop.data.architecture) if array.owner == path.head.part}
     assert set(learned.arrays["brief"]) == own
     assert set(learned.validation["brief"]) == {"rouge_l", "rouge_1", "rouge_2"}
     other = msgspec.structs.replace(p.strategy.under) if name == "pooled" else None
-    assert other is None or path.layers == other.path(p.task, trunk=before, shape=course.data.architecture).layers
+    assert other is None or path.layers == other.path(p.task, trunk=before, shape=loop.data.architecture).layers
 
 
 def test_every_parameter_of_the_part_gets_a_gradient(tmp_path):
-    course, _ = course_of(tmp_path, strategy=InLayer(adapters=(Adapter(delta="low_rank", size=4, init="normal"),)))
-    (update,) = (piece for piece, _ in zip([next(course.examples["brief"].in_order(4))], [0], strict=True))
-    course.loss("brief", update).backward()
-    part = course.module.model.parts["brief"]
+    loop, _ = course_of(tmp_path, strategy=InLayer(adapters=(Adapter(delta="low_rank", size=4, init="normal"),)))
+    (update,) = (piece for piece, _ in zip([next(loop.examples["brief"].in_order(4))], [0], strict=True))
+    loop.loss("brief", update).backward()
+    part = loop.module.model.parts["brief"]
     assert {name for name, value in part.named_parameters() if value.grad is None} == set()
-    assert all(parameter.grad is None for parameter in course.module.model.trunk.parameters())
+    assert all(parameter.grad is None for parameter in loop.module.model.trunk.parameters())
 
 
 def test_batches_hold_what_transformers_would_be_given(tmp_path):
-    course, (p,) = course_of(tmp_path)
+    loop, (p,) = course_of(tmp_path)
     theirs, library = summarizers.theirs(summarizers.folder())
     members = []
-    for piece in map(course.examples["brief"].batch, course.examples["brief"].drawn(5, np.random.default_rng(0))):
+    for piece in map(loop.examples["brief"].batch, loop.examples["brief"].drawn(5, np.random.default_rng(0))):
         pairs = [(p.train.examples.inputs[i][0], str(p.train.examples.targets[i][0])) for i in piece.members]
         wanted, (texts,) = summarizers.batch(library, pairs), piece.arguments
         assert torch.equal(texts.ids, wanted["input_ids"]) and torch.equal(texts.mask.long(), wanted["attention_mask"])
@@ -158,31 +158,31 @@ def test_batches_hold_what_transformers_would_be_given(tmp_path):
 
 
 def test_the_decoder_starts_as_the_checkpoint_s_and_learns_its_loss(tmp_path):
-    """The first loss of a course, divided by ln V, is that of the whole model in `transformers`."""
-    course, (p,) = course_of(tmp_path)
-    known = course.data.decoder().arrays
-    part = course.module.model.parts["brief"].state_dict()
+    """The first loss of a loop, divided by ln V, is that of the whole model in `transformers`."""
+    loop, (p,) = course_of(tmp_path)
+    known = loop.data.decoder().arrays
+    part = loop.module.model.parts["brief"].state_dict()
     assert all(np.array_equal(part[name].numpy(), array) for name, array in known.items())
     theirs, library = summarizers.theirs(summarizers.folder())
-    piece = course.examples["brief"].batch(np.arange(6))
+    piece = loop.examples["brief"].batch(np.arange(6))
     pairs = [(p.train.examples.inputs[i][0], str(p.train.examples.targets[i][0])) for i in piece.members]
     with torch.inference_mode():
         wanted = theirs(**summarizers.batch(library, pairs)).loss.item()
-        found = course.loss.eval()("brief", piece).item()
-    assert found == pytest.approx(wanted / np.log(course.data.architecture.vocabulary), abs=1e-6)
+        found = loop.loss.eval()("brief", piece).item()
+    assert found == pytest.approx(wanted / np.log(loop.data.architecture.vocabulary), abs=1e-6)
 
 
 def test_a_random_decoder_learns_over_any_encoder(tmp_path):
     """The text's first token is what the decoder starts with, so it is not written."""
     trunk = tiny_project.write_trunk(tmp_path / "trunk")
-    course, _ = course_of(tmp_path, trunk=trunk, start="random", layers=2, epochs=3, max_tokens=None)
-    piece = course.examples["brief"].batch(np.arange(3))
+    loop, _ = course_of(tmp_path, trunk=trunk, start="random", layers=2, epochs=3, max_tokens=None)
+    piece = loop.examples["brief"].batch(np.arange(3))
     (texts,) = piece.arguments
-    rules = course.tasks["brief"].generation
+    rules = loop.tasks["brief"].generation
     assert (texts.written[:, 0] == rules.start).all() and not (piece.targets == rules.start).any()
     assert (piece.targets == rules.ends[0]).sum(dim=1).tolist() == [1, 1, 1]
-    assert course.paths["brief"].head.decoder.layers == 2
-    losses = [row["loss"] for row in course.learn().fitted.history]
+    assert loop.paths["brief"].head.decoder.layers == 2
+    losses = [row["loss"] for row in loop.learn().fitted.history]
     assert losses[2] < losses[0] < 1.5  # of a uniform guess it is 1
 
 

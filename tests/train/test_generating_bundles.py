@@ -6,7 +6,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Ledger
-from polyhead.deep.recipes.learned import lineage_of
+from polyhead.deep.recipes.trained_trunk import lineage_of
 from polyhead.engine.session import Session
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid, Smoothing

@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers.trainer_pt_utils import LabelSmoother
 
 from polyhead.deep.loop import fit
-from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes.joint_loop import JointLoop
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Joint, Smoothing, Weighting
@@ -34,12 +34,12 @@ def course_of(folder, recipe=PLAIN, *, training=NUMBERS, checkpoint=None, place=
     several = with_decoders(several, data)
     paths = joint_paths(several, data, recipe)
     named = {"training": training, "precision": "float32", "checkpoint": checkpoint, "place": place}
-    return JointCourse(several, paths, data, recipe, **named)
+    return JointLoop(several, paths, data, recipe, **named)
 
 
-def given_to(course, piece):
+def given_to(loop, piece):
     """The same documents and summaries as `transformers` would be given."""
-    examples = next(p for p in course.prepared.values() if p.task.name == "brief").train.examples
+    examples = next(p for p in loop.prepared.values() if p.task.name == "brief").train.examples
     theirs, library = summarizers.theirs(summarizers.folder())
     pairs = [(examples.inputs[i][0], str(examples.targets[i][0])) for i in piece.members]
     return theirs, summarizers.batch(library, pairs)
@@ -48,34 +48,34 @@ def given_to(course, piece):
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_loss_is_the_smoothed_one_of_transformers_over_ln_v(tmp_path, scaled):
     recipe = msgspec.structs.replace(PLAIN, weighting=Weighting(scaled=scaled))
-    course = course_of(tmp_path, recipe, smoothing=0.1)
-    piece = course.examples["brief"].batch(np.arange(5))
-    theirs, given = given_to(course, piece)
+    loop = course_of(tmp_path, recipe, smoothing=0.1)
+    piece = loop.examples["brief"].batch(np.arange(5))
+    theirs, given = given_to(loop, piece)
     with torch.no_grad():
         wanted = LabelSmoother(epsilon=0.1)(theirs(**given), given["labels"]).item()
-        found = course.loss("brief", piece).item()
-    assert found == pytest.approx(wanted / (math.log(course.data.architecture.vocabulary) if scaled else 1), abs=1e-6)
+        found = loop.loss("brief", piece).item()
+    assert found == pytest.approx(wanted / (math.log(loop.data.architecture.vocabulary) if scaled else 1), abs=1e-6)
 
 
 def test_a_uniform_guess_scores_one_beside_a_classification_that_does(tmp_path):
-    course = course_of(tmp_path)
-    piece = course.examples["brief"].batch(np.arange(5))
-    shape = (*piece.targets.shape, course.data.architecture.vocabulary)
-    assert course.objective("brief", torch.zeros(shape), piece).item() == pytest.approx(1.0)
-    other = course.examples["mood"].batch(np.arange(5))
-    assert course.objective("mood", torch.zeros(5, 2), other).item() == pytest.approx(1.0)
+    loop = course_of(tmp_path)
+    piece = loop.examples["brief"].batch(np.arange(5))
+    shape = (*piece.targets.shape, loop.data.architecture.vocabulary)
+    assert loop.objective("brief", torch.zeros(shape), piece).item() == pytest.approx(1.0)
+    other = loop.examples["mood"].batch(np.arange(5))
+    assert loop.objective("mood", torch.zeros(5, 2), other).item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("noise", ["uniform", "normal"])
 def test_r3f_is_the_divergence_of_the_decoder_s_answers_to_a_noisy_text(tmp_path, noise):
     """By torch's own divergence, from the logits of `transformers` for the same noise on the encoder's word vectors."""
     recipe = msgspec.structs.replace(PLAIN, smoothing=Smoothing(noise=noise, size=0.2, weight=0.7))
-    course = course_of(tmp_path, recipe)
-    piece = course.examples["brief"].batch(np.arange(5))
-    theirs, given = given_to(course, piece)
+    loop = course_of(tmp_path, recipe)
+    piece = loop.examples["brief"].batch(np.arange(5))
+    theirs, given = given_to(loop, piece)
     torch.manual_seed(3)
     with torch.no_grad():
-        found = course.loss.eval()("brief", piece).item()
+        found = loop.loss.eval()("brief", piece).item()
     torch.manual_seed(3)
     words = theirs.model.shared(given["input_ids"])
     drawn = torch.empty(words.shape)
@@ -90,16 +90,16 @@ def test_r3f_is_the_divergence_of_the_decoder_s_answers_to_a_noisy_text(tmp_path
         for one, other in ((p, q), (q, p)):
             total += functional.kl_div(other, one, log_target=True, reduction="sum").item()
     count = int((labels != -100).sum())
-    wanted = (plain.loss.item() + 0.7 * total / count) / math.log(course.data.architecture.vocabulary)
+    wanted = (plain.loss.item() + 0.7 * total / count) / math.log(loop.data.architecture.vocabulary)
     assert found == pytest.approx(wanted, abs=1e-5) and total / count > 1e-3
 
 
 def test_a_step_of_each_task_trains_the_encoder_and_its_own_part(tmp_path):
-    course = course_of(tmp_path)
-    model = course.module.model
+    loop = course_of(tmp_path)
+    model = loop.module.model
     for task, other in (("brief", "mood"), ("mood", "brief")):
-        course.loss.zero_grad(set_to_none=True)
-        course.loss(task, course.examples[task].batch(np.arange(4))).backward()
+        loop.loss.zero_grad(set_to_none=True)
+        loop.loss(task, loop.examples[task].batch(np.arange(4))).backward()
         without = {name for name, value in model.parts[task].named_parameters() if value.grad is None}
         assert without <= {"pool.key.bias"}  # which cancels
         assert all(value.grad is None for value in model.parts[other].parameters())
@@ -108,13 +108,13 @@ def test_a_step_of_each_task_trains_the_encoder_and_its_own_part(tmp_path):
 
 def test_word_vectors_learn_as_the_decoder_s_input_and_output_too(tmp_path):
     """A token that no document has gets a gradient through the output alone."""
-    course = course_of(tmp_path)
-    piece = course.examples["brief"].batch(np.arange(4))
-    theirs, given = given_to(course, piece)
-    course.loss("brief", piece).backward()
+    loop = course_of(tmp_path)
+    piece = loop.examples["brief"].batch(np.arange(4))
+    theirs, given = given_to(loop, piece)
+    loop.loss("brief", piece).backward()
     theirs(**given).loss.backward()
-    wanted = theirs.model.shared.weight.grad / math.log(course.data.architecture.vocabulary)
-    assert torch.allclose(course.module.words.grad, wanted, atol=1e-6)
+    wanted = theirs.model.shared.weight.grad / math.log(loop.data.architecture.vocabulary)
+    assert torch.allclose(loop.module.words.grad, wanted, atol=1e-6)
 
 
 def test_it_learns_in_the_mixture_and_a_stopped_run_goes_on(tmp_path, monkeypatch):
@@ -144,9 +144,9 @@ def test_it_learns_in_the_mixture_and_a_stopped_run_goes_on(tmp_path, monkeypatc
 
 def test_heads_that_learn_first_are_those_that_write_too(tmp_path):
     recipe = msgspec.structs.replace(PLAIN, head_epochs=2)
-    course = course_of(tmp_path, recipe, training=msgspec.structs.replace(NUMBERS, epochs=1))
-    before = {name: value.clone() for name, value in course.module.model.parts["brief"].state_dict().items()}
-    learned = course.learn()
+    loop = course_of(tmp_path, recipe, training=msgspec.structs.replace(NUMBERS, epochs=1))
+    before = {name: value.clone() for name, value in loop.module.model.parts["brief"].state_dict().items()}
+    learned = loop.learn()
     assert any(not np.array_equal(before[name].numpy(), array) for name, array in learned.arrays["brief"].items())
 
 

@@ -31,8 +31,8 @@ from polyhead.train.data.prepared import FOLDS
 from polyhead.train.events import Events
 from polyhead.train.heads import run as choosing
 from polyhead.train.heads import search, trials
-from polyhead.train.heads.rule import choosing_score
 from polyhead.train.heads.run import train_task
+from polyhead.train.heads.selection_rule import choosing_score
 from polyhead.train.heads.trials import Trials
 from polyhead.train.record import lines
 from polyhead.train.run import train_project
@@ -233,7 +233,7 @@ def test_folds_are_trained_in_as_many_threads_as_torch_has_each_of_which_compute
 
 
 class Paced:
-    """A course that says which rounds it began, and waits in the first for another."""
+    """A loop that says which rounds it began, and waits in the first for another."""
 
     most = 4
 
@@ -250,8 +250,8 @@ def test_a_thread_without_a_fold_begins_the_next_round(monkeypatch):
     """It waited for the slowest fold: five folds on two threads took as long as six. One round ahead is all."""
     monkeypatch.setattr("polyhead.deep.heads.stepped.module_outputs", lambda module, held: [held])
     begun = collections.defaultdict(threading.Event)
-    courses = [Paced("a", begun), Paced("b", begun), Paced("c", begun, until=("a", 2))]
-    runs = [FoldRun(module=torch.nn.Identity(), course=one, held=one.name, tokens=1.0) for one in courses]
+    loops = [Paced("a", begun), Paced("b", begun), Paced("c", begun, until=("a", 2))]
+    runs = [FoldRun(module=torch.nn.Identity(), loop=one, held=one.name, tokens=1.0) for one in loops]
     with rounds_of(runs, threads=2) as answered:
         assert next(answered) == ["a", "b", "c"]
     assert not any(number > 2 for _, number in begun)

@@ -14,11 +14,11 @@ from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.recipes.course import JointCourse, text_examples
 from polyhead.deep.recipes.joint import joint_outlook
-from polyhead.deep.recipes.learned import lineage_of, writing_alone
+from polyhead.deep.recipes.joint_loop import JointLoop, text_examples
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.deep.recipes.sampling import MixedFeed
+from polyhead.deep.recipes.trained_trunk import lineage_of, writing_alone
 from polyhead.encoder.data import arrays_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
@@ -51,11 +51,11 @@ def project(home, *names, recipe=RECIPE, training=TRAINING, **named):
     return msgspec.structs.replace(made, recipe=recipe, **named)
 
 
-def course(home, *names, recipe=RECIPE, training=TRAINING, **named):
+def loop(home, *names, recipe=RECIPE, training=TRAINING, **named):
     prepared = prepare(project(home, *names, training=training), home)
     data = load_trunk(str(home / "trunk"))
     paths = joint_paths(prepared, data, recipe)
-    return JointCourse(prepared, paths, data, recipe, training=training, precision="float32", **named)
+    return JointLoop(prepared, paths, data, recipe, training=training, precision="float32", **named)
 
 
 def arrays(learned):
@@ -63,7 +63,7 @@ def arrays(learned):
 
 
 def first_gradient(made, monkeypatch):
-    """What the optimizer is given at the first update of the course, which learns to its end."""
+    """What the optimizer is given at the first update of the loop, which learns to its end."""
     seen, step = [], torch.optim.AdamW.step
     monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", lambda parameters, most, norm: None)
 
@@ -92,7 +92,7 @@ def assert_mean_gradient(found, before, update, loss):
 
 
 def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkeypatch):
-    made = course(home)
+    made = loop(home)
     before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
     first = next(iter(MixedFeed(made.examples, made.mixture, TRAINING).updates(0)))
     assert len(first) == 3
@@ -102,7 +102,7 @@ def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkey
 def test_a_task_that_is_never_drawn_learns_nothing(home):
     """No decay and no momentum either: its arrays keep their bits, while the trunk moves."""
     only = Sampling(kind="schedule", schedule=({"mood": 1.0},))
-    made = course(home, recipe=msgspec.structs.replace(RECIPE, sampling=only))
+    made = loop(home, recipe=msgspec.structs.replace(RECIPE, sampling=only))
     before = {name: arrays_digest(_state(part)) for name, part in made.module.model.parts.items()}
     trunk = arrays_digest(made.data.arrays)
     learned = made.learn()
@@ -125,7 +125,7 @@ def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by
     ]
     prepared, data = (prepare(msgspec.structs.replace(base, tasks=tuple(fewer)), home), load_trunk(str(home / "trunk")))
     plain, made = (
-        JointCourse(prepared, joint_paths(prepared, data, one), data, one, training=TRAINING, precision="float32")
+        JointLoop(prepared, joint_paths(prepared, data, one), data, one, training=TRAINING, precision="float32")
         for one in (RECIPE, recipe)
     )
     before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
@@ -143,7 +143,7 @@ def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by
 def test_a_task_that_was_drawn_and_is_idle_now_moves_no_more(home):
     """Its parts have moments by then, which would go on moving and decaying them."""
     turns = Sampling(kind="schedule", schedule=({"mood": 1.0, "urgency": 1.0}, {"mood": 1.0}))
-    made, seen = course(home, recipe=msgspec.structs.replace(RECIPE, sampling=turns)), []
+    made, seen = loop(home, recipe=msgspec.structs.replace(RECIPE, sampling=turns)), []
     scores, start = made.scores, {n: arrays_digest(_state(p)) for n, p in made.module.model.parts.items()}
 
     def score():
@@ -175,12 +175,12 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkey
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     training = msgspec.structs.replace(TRAINING, epochs=3, dropout=0.2)
     recipe = msgspec.structs.replace(STOPPED[kind], micro_batches=2, steps=3, layer_dropout=0.1)
-    straight = course(home, recipe=recipe, training=training).learn()
+    straight = loop(home, recipe=recipe, training=training).learn()
 
     class Stopped(Exception):
         pass
 
-    stopped = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.checkpoint")
+    stopped = loop(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.checkpoint")
     scores, counted = stopped.scores, []
 
     def score():
@@ -192,13 +192,13 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkey
     stopped.scores = score
     with pytest.raises(Stopped):
         stopped.learn()
-    again = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.checkpoint").learn()
+    again = loop(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.checkpoint").learn()
     assert len(counted) == 3 and arrays(again) == arrays(straight)
     assert again.fitted.history[2]["loss"] == straight.fitted.history[2]["loss"]
 
 
 def test_every_example_of_a_task_comes_once_a_pass(home):
-    made = course(home, "mood", recipe=Joint(micro_batches=1, steps=2))
+    made = loop(home, "mood", recipe=Joint(micro_batches=1, steps=2))
     feed = MixedFeed(made.examples, made.mixture, TRAINING)
     members = [batch.members for epoch in (0, 1) for update in feed.updates(epoch) for _, batch in update]
     assert sorted(np.concatenate(members).tolist()) == list(range(32))
@@ -206,7 +206,7 @@ def test_every_example_of_a_task_comes_once_a_pass(home):
 
 def test_learned_weights_of_losses_are_trained_and_stay_out_of_the_bundle(home):
     recipe = msgspec.structs.replace(RECIPE, weighting=Weighting(kind="uncertainty"))
-    made = course(home, recipe=recipe)
+    made = loop(home, recipe=recipe)
     learned = made.learn()
     assert any(float(value.detach()) != 0.0 for value in made.objective.parameters())
     assert all("log" not in name for a in learned.arrays.values() for name in a)
@@ -276,7 +276,7 @@ def test_a_trunk_without_heads_is_not_trained_again_and_keeps_its_scores(home, t
     recipe = msgspec.structs.replace(RECIPE, heads="strip")
     made = project(home, "mood", "same", recipe=recipe, bundle=str(tmp_path / "learned"))
     first = train_project(made, folder=home)
-    monkeypatch.setattr(JointCourse, "learn", lambda *_: pytest.fail("it is trained again"))
+    monkeypatch.setattr(JointLoop, "learn", lambda *_: pytest.fail("it is trained again"))
     again = train_project(made, folder=home)
     assert set(again.scores) == {"mood", "same"} and set(again.scores["mood"]) == {"validation", "test"}
     assert again == msgspec.structs.replace(first, trained={}, kept=("mood", "same"), seconds=again.seconds)
@@ -306,7 +306,7 @@ def test_the_outlook_counts_windows_and_budgets(home):
     made = tiny_project.project(home, "names", training=TRAINING, max_tokens=8, long_texts="windows")
     prepared, data = prepare(made, home), load_trunk(str(home / "trunk"), max_tokens=8)
     paths = joint_paths(prepared, data, recipe)
-    learns = JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
+    learns = JointLoop(prepared, paths, data, recipe, training=TRAINING, precision="float32")
     texts = list(prepared[0].train.examples.inputs)
     windows = len(Tokenizer(data.tokenizer, data.settings).encode(texts, windows=windows_of(8)))
     row = next(line.split() for line in joint_outlook(learns) if line.startswith("names"))
@@ -335,7 +335,7 @@ def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
 
 def test_what_cannot_learn_together_is_refused_with_its_name(home):
     with pytest.raises(TrainError, match="alike"):
-        course(home, "mood", "alike")
+        loop(home, "mood", "alike")
 
 
 def test_a_head_that_is_not_named_is_attention_where_the_trunk_learns(home):
@@ -367,7 +367,7 @@ def test_where_epochs_read_other_tasks_the_last_one_is_kept(home):
     """One task after the other: an early epoch scores well while the later tasks have learned nothing."""
     training = msgspec.structs.replace(TRAINING, epochs=4, patience=1)
     recipe = msgspec.structs.replace(RECIPE, scheme="dataset", micro_batches=1, steps=4)
-    made = course(home, recipe=recipe, training=training)
+    made = loop(home, recipe=recipe, training=training)
     scores = iter((0.9, 0.1, 0.2, 0.3))
     made._score = lambda: next(scores)
     fitted = made.learn().fitted
@@ -407,11 +407,11 @@ def test_weights_that_are_no_numbers_are_never_kept(home):
     training = msgspec.structs.replace(TRAINING, learning_rate=1e38, epochs=1)
     recipe = msgspec.structs.replace(RECIPE, steps=1)
     with pytest.raises(TrainError, match="not finite"):
-        course(home, recipe=recipe, training=training).learn()
+        loop(home, recipe=recipe, training=training).learn()
 
 
 def test_validation_rows_are_spread_over_the_split(home):
-    made = course(home, "mood", recipe=msgspec.structs.replace(RECIPE, validation_rows=4))
+    made = loop(home, "mood", recipe=msgspec.structs.replace(RECIPE, validation_rows=4))
     split = made.prepared["mood"].validation
     rows, examples = made._validation["mood"]
     assert examples.count == len(rows.targets) == 4

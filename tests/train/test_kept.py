@@ -8,10 +8,10 @@ import torch
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop import fit
 from polyhead.deep.nn.trunk import Trunk
-from polyhead.deep.recipes import together as kept
-from polyhead.deep.recipes.course import JointCourse
+from polyhead.deep.recipes import joint_model as kept
+from polyhead.deep.recipes.joint_loop import JointLoop
+from polyhead.deep.recipes.joint_model import KeptTexts
 from polyhead.deep.recipes.paths import joint_paths
-from polyhead.deep.recipes.together import KeptTexts
 from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import ONE_TASK, Smoothing
 from polyhead.project.strategies import Prompted
@@ -40,7 +40,7 @@ def course_of(home, *, strategy=APART, frozen=True, recipe=ONE_TASK, precision="
     )
     entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
     prepared, data = (prepare(msgspec.structs.replace(made, tasks=entries), home), load_trunk(str(home / "trunk")))
-    return JointCourse(
+    return JointLoop(
         prepared,
         joint_paths(prepared, data, recipe),
         data,
@@ -52,7 +52,7 @@ def course_of(home, *, strategy=APART, frozen=True, recipe=ONE_TASK, precision="
     )
 
 
-def layers_of(course, monkeypatch):
+def layers_of(loop, monkeypatch):
     """Of the text: how often a layer of the trunk is run from now on."""
     ran, original = [], Trunk.go_on
 
@@ -66,10 +66,10 @@ def layers_of(course, monkeypatch):
 
 def test_what_is_learned_is_what_is_learned_from_texts_encoded_anew(home, monkeypatch):
     changes = {"epochs": 3, "batch": 4, "learning_rate": 3e-3}
-    course = course_of(home, **changes)
-    ran = layers_of(course, monkeypatch)
-    found = course.learn()
-    in_epochs, texts = len(ran), [course.examples["mood"], course._validation["mood"][1]]
+    loop = course_of(home, **changes)
+    ran = layers_of(loop, monkeypatch)
+    found = loop.learn()
+    in_epochs, texts = len(ran), [loop.examples["mood"], loop._validation["mood"][1]]
     assert in_epochs == sum(-(-one.count // kept.BATCH) for one in texts)  # a pass over each, whatever the epochs
     monkeypatch.setattr(kept, "MOST", 0)
     said = []
@@ -88,17 +88,17 @@ def test_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
     whole = course_of(home, **changes).learn()
     stopped = course_of(home, **changes)
     stopped._checkpoint = tmp_path / "c.checkpoint"
-    save = fit.Curriculum.save
+    save = fit.TrainingLoop.save
 
     def killed(run):
         save(run)
         if run.done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit.Curriculum, "save", killed)
+    monkeypatch.setattr(fit.TrainingLoop, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn()
-    monkeypatch.setattr(fit.Curriculum, "save", save)
+    monkeypatch.setattr(fit.TrainingLoop, "save", save)
     resumed = course_of(home, **changes)
     resumed._checkpoint = tmp_path / "c.checkpoint"
     again = resumed.learn()
@@ -140,9 +140,9 @@ def test_texts_that_change_are_encoded_anew(home, monkeypatch):
     """Where the trunk learns, where noise is on the word vectors, where the text sees the prompts."""
     noisy = msgspec.structs.replace(ONE_TASK, smoothing=Smoothing())
     for change in ({"frozen": False}, {"recipe": noisy}, {"strategy": Prompted(hidden=6)}):
-        course = course_of(home, epochs=1, **change)
-        course.learn()
-        assert course.examples["mood"].kept is None
+        loop = course_of(home, epochs=1, **change)
+        loop.learn()
+        assert loop.examples["mood"].kept is None
 
 
 def test_keys_alone_stand_in_for_a_texts_states():

@@ -8,10 +8,10 @@ import pytest
 from polyhead.bundle.read import Bundle
 from polyhead.deep.recipes import leave_out as leave_out_run
 from polyhead.deep.recipes.joint import LearnsTogether
-from polyhead.deep.recipes.learned import lineage_of
+from polyhead.deep.recipes.trained_trunk import lineage_of
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
-from polyhead.evaluate.held import answered_then
+from polyhead.evaluate.held_out import answered_then
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
 from polyhead.train.data import prepared as prepared_rows

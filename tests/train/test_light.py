@@ -20,7 +20,7 @@ from polyhead.testing import tiny_trunk
 from polyhead.text.hashing import HashedText
 from polyhead.train.data import encoder, extract
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import KeptExamples
+from polyhead.train.data.kept_examples import KeptExamples
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.heads.inputs import BIAS, WEIGHT, WORDS, head_outputs, scaled, shifted
 from polyhead.train.run import train_project

@@ -15,13 +15,13 @@ from polyhead.engine.backends.base import FeatureBatch
 from polyhead.plan import Embed, Head, Path, Pool
 from polyhead.tasks.task import Task
 from polyhead.train.data.batches import LengthSorted, batch_targets, option_rows
-from polyhead.train.data.kept import KeptBatch
+from polyhead.train.data.kept_examples import KeptBatch
 from polyhead.train.heads import inputs as reading
 from polyhead.train.heads import search
 from polyhead.train.heads.inputs import inputs_of
 from polyhead.train.heads.linear import Inputs, axes_of
-from polyhead.train.heads.rule import best_penalty
 from polyhead.train.heads.search import PENALTIES, RISES, fold_solutions, solutions, swept
+from polyhead.train.heads.selection_rule import best_penalty
 from support import head_search
 
 RNG = np.random.default_rng(5)

@@ -11,8 +11,8 @@ from safetensors import safe_open
 
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.deep.recipes import course as starts
-from polyhead.deep.recipes.course import JointCourse, frequent_tokens, start_parts
+from polyhead.deep.recipes import joint_loop as starts
+from polyhead.deep.recipes.joint_loop import JointLoop, frequent_tokens, start_parts
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainError
@@ -63,7 +63,7 @@ def course_of(home, strategy, *names, frozen=True, recipe=ONE_TASK, **changes):
     ]
     data = load_trunk(str(home / "trunk"))
     paths = joint_paths(prepared, data, recipe)
-    return JointCourse(prepared, paths, data, recipe, training=prepared[0].training, precision="float32", frozen=frozen)
+    return JointLoop(prepared, paths, data, recipe, training=prepared[0].training, precision="float32", frozen=frozen)
 
 
 def bytes_of(arrays):
@@ -72,12 +72,12 @@ def bytes_of(arrays):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_frozen_trunk_stays_to_the_bit_while_every_own_array_learns(home, name):
-    course = course_of(home, STRATEGIES[name])
-    trunk = bytes_of(course.module.model.trunk.to_arrays())
-    before = {task: bytes_of(part.state_dict()) for task, part in course.module.model.parts.items()}
-    learned = course.learn()
-    assert learned.data.digest == course.data.digest
-    assert bytes_of(course.module.model.trunk.to_arrays()) == trunk
+    loop = course_of(home, STRATEGIES[name])
+    trunk = bytes_of(loop.module.model.trunk.to_arrays())
+    before = {task: bytes_of(part.state_dict()) for task, part in loop.module.model.parts.items()}
+    learned = loop.learn()
+    assert learned.data.digest == loop.data.digest
+    assert bytes_of(loop.module.model.trunk.to_arrays()) == trunk
     for task, arrays in learned.arrays.items():
         moved = {n for n, value in bytes_of(arrays).items() if value != before[task][n]}
         assert {n for n in before[task] if not n.endswith("key.bias")} <= moved
@@ -112,7 +112,7 @@ def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bi
     whole = course_of(home, strategy, epochs=3).learn()
     stopped = course_of(home, strategy, epochs=3)
     stopped._checkpoint = file
-    save, saved = fit.Curriculum.save, []
+    save, saved = fit.TrainingLoop.save, []
 
     def killed(run):
         save(run)
@@ -120,10 +120,10 @@ def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bi
         if run.done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit.Curriculum, "save", killed)
+    monkeypatch.setattr(fit.TrainingLoop, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn()
-    monkeypatch.setattr(fit.Curriculum, "save", save)
+    monkeypatch.setattr(fit.TrainingLoop, "save", save)
     state = read_checkpoint(file)
     assert saved == [1, 2] and not any("trunk" in name for name in (*state["module"], *state["best"][0]))
     resumed = course_of(home, strategy, epochs=3)
@@ -176,13 +176,13 @@ def test_units_are_the_groups_and_families_that_tasks_share():
 def test_a_step_of_one_task_leaves_the_others_prompt_and_pooler_alone(home):
     """With the gradient stop: to the bit, under AdamW with decay. Without it the prompt moves."""
     for stop in (True, False):
-        course = course_of(home, Prompted(hidden=6, stop_gradient=stop), frozen=False, weight_decay=0.1)
-        parts, (batch,) = course.module.model.parts, _one_batch(course, "mood")
+        loop = course_of(home, Prompted(hidden=6, stop_gradient=stop), frozen=False, weight_decay=0.1)
+        parts, (batch,) = loop.module.model.parts, _one_batch(loop, "mood")
         before = bytes_of(parts["urgency"].state_dict())
-        optimizer = torch.optim.AdamW(course.module.parameters(), lr=1e-2, weight_decay=0.1)
+        optimizer = torch.optim.AdamW(loop.module.parameters(), lr=1e-2, weight_decay=0.1)
         for _ in range(3):
             optimizer.zero_grad(set_to_none=True)
-            course.loss("mood", batch).backward()
+            loop.loss("mood", batch).backward()
             optimizer.step()
         after = bytes_of(parts["urgency"].state_dict())
         moved = {name for name in after if after[name] != before[name]}
@@ -212,49 +212,49 @@ def test_a_prompt_that_learned_and_is_idle_now_stays_to_the_bit(home):
     assert {name for name in start if idle[name] != drawn[name]} == {"mood", shared}
 
 
-def _one_batch(course, task):
-    return [course.examples[task].batch(np.arange(4))]
+def _one_batch(loop, task):
+    return [loop.examples[task].batch(np.arange(4))]
 
 
 def test_frequent_tokens_are_words_of_the_task_and_fill_the_prompt(home):
-    course = course_of(home, Prompted(hidden=6, init="frequent", rows=3))
-    start_parts(course)
-    words = course.data.arrays["embeddings.word.weight"]
-    for name, prepared in course.prepared.items():
-        ids = {int(i) for e in course.tokenizer.encode(prepared.train.examples.inputs) for i in e.ids}
-        special = set(course.tokenizer.encode([("",)])[0].ids.tolist())
-        rows = frequent_tokens(prepared, course.tokenizer, 3)
+    loop = course_of(home, Prompted(hidden=6, init="frequent", rows=3))
+    start_parts(loop)
+    words = loop.data.arrays["embeddings.word.weight"]
+    for name, prepared in loop.prepared.items():
+        ids = {int(i) for e in loop.tokenizer.encode(prepared.train.examples.inputs) for i in e.ids}
+        special = set(loop.tokenizer.encode([("",)])[0].ids.tolist())
+        rows = frequent_tokens(prepared, loop.tokenizer, 3)
         assert set(rows.tolist()) <= ids - special
-        given = course.module.model.parts[name].prompt.weight.detach().numpy()
+        given = loop.module.model.parts[name].prompt.weight.detach().numpy()
         np.testing.assert_array_equal(given, words[rows])
 
 
 def test_the_most_frequent_tokens_are_counted_over_the_training_texts(home, monkeypatch):
     """As many prompt rows as there are tokens to draw from: these, and by hand."""
     monkeypatch.setattr(starts, "FREQUENT", 4)
-    course = course_of(home, Prompted(hidden=6, init="frequent", rows=4))
-    for prepared in course.prepared.values():
+    loop = course_of(home, Prompted(hidden=6, init="frequent", rows=4))
+    for prepared in loop.prepared.values():
         counts = Counter()
         for (text,) in prepared.train.examples.inputs:
-            counts.update(course.tokenizer.encode([(text,)])[0].ids.tolist()[1:-1])
+            counts.update(loop.tokenizer.encode([(text,)])[0].ids.tolist()[1:-1])
         wanted = sorted(counts, key=lambda token: (-counts[token], token))[:4]
-        assert sorted(frequent_tokens(prepared, course.tokenizer, 4)) == sorted(wanted)
+        assert sorted(frequent_tokens(prepared, loop.tokenizer, 4)) == sorted(wanted)
         assert counts[wanted[-1]] > min(counts.values())  # there were others to take
 
 
 def test_donors_give_prompt_and_pooler_but_not_the_head(home):
     """They are what the task learns alone over the frozen trunk, at the donors' rate and for their epochs."""
     donors = {"donor_epochs": 1, "donor_learning_rate": 1e-2}
-    course = course_of(home, Prompted(hidden=6, init="donors", pooler_init="donors", **donors), frozen=False)
-    drawn = bytes_of(course.module.model.parts["mood"].state_dict())
-    trunk = bytes_of(course.module.model.trunk.to_arrays())
-    start_parts(course)
+    loop = course_of(home, Prompted(hidden=6, init="donors", pooler_init="donors", **donors), frozen=False)
+    drawn = bytes_of(loop.module.model.parts["mood"].state_dict())
+    trunk = bytes_of(loop.module.model.trunk.to_arrays())
+    start_parts(loop)
     alone = course_of(home, Prompted(hidden=6), "mood", epochs=1, learning_rate=1e-2).learn()
-    found = bytes_of(course.module.model.parts["mood"].state_dict())
+    found = bytes_of(loop.module.model.parts["mood"].state_dict())
     assert found["head.output.weight"] == drawn["head.output.weight"]
     for name in ("prompt.weight", "head.hidden.weight", "head.hidden.bias"):
         assert found[name] == bytes_of(alone.arrays["mood"])[name] != drawn[name]
-    assert bytes_of(course.module.model.trunk.to_arrays()) == trunk
+    assert bytes_of(loop.module.model.trunk.to_arrays()) == trunk
 
 
 @pytest.mark.parametrize("name", first_of(["group", "shared rows", "pooler", "on_top"]))
@@ -287,23 +287,23 @@ def test_tied_matrices_are_one_tensor_in_the_file(home, tmp_path):
 
 def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypatch):
     """What the first joint update starts from is what a frozen run of the same epochs, rate and seed gives."""
-    from polyhead.deep.recipes import course as joint
+    from polyhead.deep.recipes import joint_loop as joint
 
     strategy = Pooled(layers="last", positions="mean")
     probing = course_of(home, strategy, epochs=3, patience=3, learning_rate=1e-2).learn().arrays
     recipe = msgspec.structs.replace(ONE_TASK, head_epochs=3, head_learning_rate=1e-2, layer_dropout=0.0)
-    course, seen = course_of(home, strategy, frozen=False, recipe=recipe), {}
+    loop, seen = course_of(home, strategy, frozen=False, recipe=recipe), {}
 
     def devices(place, loss, **kwargs):
-        if not course.module.model.trunk.training and loss is course.loss:
-            seen.update({name: bytes_of(part.state_dict()) for name, part in course.module.model.parts.items()})
+        if not loop.module.model.trunk.training and loss is loop.loss:
+            seen.update({name: bytes_of(part.state_dict()) for name, part in loop.module.model.parts.items()})
         return real(place, loss, **kwargs)
 
     real = joint.devices_of
     monkeypatch.setattr(joint, "devices_of", devices)
-    learned = course.learn()
+    learned = loop.learn()
     assert seen == {name: bytes_of(arrays) for name, arrays in probing.items()}
-    assert learned.data.digest != course.data.digest
+    assert learned.data.digest != loop.data.digest
 
 
 ENDS = InLayer(adapters=(Adapter(size=4, heads=2, share="ends"),))
@@ -327,7 +327,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
     with monkeypatch.context() as patched:
         for what in (
             "train.heads.run.feature_paths",
-            "deep.recipes.joint.JointCourse",
+            "deep.recipes.joint.JointLoop",
             "train.heads.run.train_task",
             "train.job._extract",
         ):
@@ -475,7 +475,7 @@ def test_unlike_adapters_are_not_shared(home):
 
     data = load_trunk(str(home / "trunk"))
     with pytest.raises(PlanError, match="two different adapters"):
-        JointCourse(
+        JointLoop(
             prepared, joint_paths(prepared, data, ONE_TASK), data, ONE_TASK, training=TRAINING, precision="float32"
         )
 

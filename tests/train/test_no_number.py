@@ -13,8 +13,8 @@ from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.single_label import SingleLabel
 from polyhead.testing import tiny_tasks
 from polyhead.train.events import Events
-from polyhead.train.heads.rule import selection_score
-from polyhead.train.record.compared import VersionComparison, group_is_better
+from polyhead.train.heads.selection_rule import selection_score
+from polyhead.train.record.comparison import VersionComparison, group_is_better
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.cases import cases

@@ -12,7 +12,7 @@ from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import FeatureExamples, TextExamples, module_outputs
 from polyhead.deep.features import wanted_taps
 from polyhead.deep.loop.loss import LOSSES, UNLABELLED
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Codec
 from polyhead.project.pretrained import load_trunk
@@ -25,7 +25,7 @@ from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.candidates import candidate_paths
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.prepare import prepare, single_inputs, wanted
 from polyhead.train.events import Events
 from polyhead.train.heads.run import train_task

@@ -7,8 +7,8 @@ import torch
 
 from polyhead.data.read import Examples
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.recipes.course import JointCourse
 from polyhead.deep.recipes.fine_tune import refine
+from polyhead.deep.recipes.joint_loop import JointLoop
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import ConfigError, TrainError
@@ -128,9 +128,9 @@ def test_epsilon_and_dropout_reach_adam_and_every_dropout(home, data, monkeypatc
         made(self, *arguments, **named)
 
     monkeypatch.setattr(torch.optim.AdamW, "__init__", noted)
-    built, learn = [], JointCourse.learn
+    built, learn = [], JointLoop.learn
     monkeypatch.setattr(
-        JointCourse, "learn", lambda self, label, **named: built.append(self.module) or learn(self, label, **named)
+        JointLoop, "learn", lambda self, label, **named: built.append(self.module) or learn(self, label, **named)
     )
     search = SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
     refine(prepared(home, "mood"), data, search=search, precision="float32")
@@ -143,8 +143,8 @@ def test_a_head_that_was_left_is_where_every_candidate_starts(home, data):
     """At a rate of nothing what comes out is what was put in; without it, the fresh head of the seed."""
     one = prepared(home, "mood")
     joint = Joint(micro_batches=1, layer_dropout=0.0, families=())
-    course = JointCourse([one], joint_paths([one], data, joint), data, joint, training=TRAINING, precision="float32")
-    left = course.learn().arrays["mood"]
+    loop = JointLoop([one], joint_paths([one], data, joint), data, joint, training=TRAINING, precision="float32")
+    left = loop.learn().arrays["mood"]
     still = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
     kept = refine(one, data, search=still, head=left, precision="float32").learned.arrays["mood"]
     fresh = refine(one, data, search=still, precision="float32").learned.arrays["mood"]
@@ -156,7 +156,7 @@ STILL = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
 
 @pytest.mark.parametrize("name", ["mood", "names"])
 def test_a_head_starts_as_it_was_left_where_heads_are_normalised(home, data, name):
-    """The course names a head's matrix otherwise while it is normalised, so every head was refused."""
+    """The loop names a head's matrix otherwise while it is normalised, so every head was refused."""
     one = prepared(home, name)
     left = refine(one, data, search=SEARCH, precision="float32").learned.arrays[name]
     smooth = Joint(families=(), micro_batches=1, smoothing=Smoothing(spectral=True))

@@ -17,7 +17,7 @@ from polyhead.project.pretrained import load_trunk
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch, Pooled, Prompted
 from polyhead.train import job
-from polyhead.train.record.held import with_centres
+from polyhead.train.record.held_out import with_centres
 from polyhead.train.run import train_project
 from support import tiny_project
 from support.commands import run

@@ -13,7 +13,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop import fit as fitting
-from polyhead.deep.recipes.learned import Lineage, write_lineage
+from polyhead.deep.recipes.trained_trunk import Lineage, write_lineage
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
 from polyhead.project.pretrained import load_trunk

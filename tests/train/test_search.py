@@ -132,14 +132,14 @@ def test_one_candidate_is_in_memory_at_a_time_and_goes_on_from_its_checkpoint(
     home, kept, halved, tmp_path, monkeypatch
 ):
     """The weights and optimizers of all depths were held at once."""
-    alive, counts, start = weakref.WeakSet(), [], fitting.Course.__init__
+    alive, counts, start = weakref.WeakSet(), [], fitting.TaskLoop.__init__
 
-    def started(course, *arguments, **named):
-        alive.add(course)
+    def started(loop, *arguments, **named):
+        alive.add(loop)
         counts.append(len(alive))
-        start(course, *arguments, **named)
+        start(loop, *arguments, **named)
 
-    monkeypatch.setattr(fitting.Course, "__init__", started)
+    monkeypatch.setattr(fitting.TaskLoop, "__init__", started)
     found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     assert counts == [1] * (6 + 3 + 2)
     assert found.candidates == halved.candidates
@@ -207,13 +207,13 @@ def keys_on_disk(folder):
 def test_a_branch_that_is_out_of_the_race_leaves_no_checkpoint(home, kept, tmp_path, monkeypatch, search):
     """All stayed until the search ended: weights and optimizers of every depth and seed."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    made, seen, begin = branches(home, kept, checkpoints=tmp_path), [], Branches.course
+    made, seen, begin = branches(home, kept, checkpoints=tmp_path), [], Branches.loop
 
-    def course(self, path, *, seed):
+    def loop(self, path, *, seed):
         seen.append(keys_on_disk(tmp_path))
         return begin(self, path, seed=seed)
 
-    monkeypatch.setattr(Branches, "course", course)
+    monkeypatch.setattr(Branches, "loop", loop)
     searched = search(made, DEPTHS, SEEDS)
     scores = {(c.layers, c.seed): c.score for c in searched.candidates}
     ranked = sorted(scores, key=lambda key: (-scores[key], key))
@@ -266,7 +266,7 @@ class Curves:
     def path(self, layers):
         return layers
 
-    def course(self, path, *, seed):
+    def loop(self, path, *, seed):
         most = max(map(len, self.curves.values()))
         made = SimpleNamespace(done=0, best_score=-np.inf, key=(path, seed), most=most)
 
@@ -278,8 +278,8 @@ class Curves:
         self.running[made.key] = made
         return None, made
 
-    def grown(self, path, module, course):
-        return SimpleNamespace(layers=path, key=course.key)
+    def grown(self, path, module, loop):
+        return SimpleNamespace(layers=path, key=loop.key)
 
 
 @cases("search", [grid, halving])
@@ -379,8 +379,8 @@ class SavedCurves(Curves):
     def checkpoint(self, path, seed):
         return self.checkpoints / f"{path}-{seed}"
 
-    def course(self, path, *, seed):
-        module, made = super().course(path, seed=seed)
+    def loop(self, path, *, seed):
+        module, made = super().loop(path, seed=seed)
         advance = made.advance
 
         def counted(*epochs):

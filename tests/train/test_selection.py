@@ -13,7 +13,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
-from polyhead.evaluate.held import held_file, read_held
+from polyhead.evaluate.held_out import held_file, read_held
 from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
@@ -21,7 +21,7 @@ from polyhead.train.data import prepared as prepared_rows
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.heads import run as running
-from polyhead.train.record import compared
+from polyhead.train.record import comparison as comparison_module
 from polyhead.train.record.selection import TrainOptions, VersionDecisions, select_tasks, skipped_line
 from polyhead.train.run import train_project
 from support import tiny_project
@@ -288,7 +288,7 @@ def test_rows_that_the_old_version_learned_from_are_left_out(train, monkeypatch)
     assert 0 < len(fair) < len(now.inputs)
     outcome, said = train(validation=0.3, tested=False, training=GOOD, if_better=True)
     assert "no fair comparison" in said and not outcome.trained
-    monkeypatch.setattr(compared, "LEAST_ROWS", 1)
+    monkeypatch.setattr(comparison_module, "LEAST_ROWS", 1)
     live = Session(train.root)
     task, taken = live.records["mood"].task, now.take(fair)
     outputs = [old[text] if text in old else live.outputs("mood", [text])[0] for text in taken.inputs]
@@ -341,7 +341,7 @@ def test_test_rows_that_are_training_rows_too_count_alike_for_both_versions(trai
 def test_test_rows_that_the_new_version_learned_from_are_left_out_too(train, monkeypatch):
     """Without folds nothing tells how it would answer them, as for the old version."""
     monkeypatch.setattr(prepared_rows, "FOLDED_BELOW", 0)
-    monkeypatch.setattr(compared, "LEAST_ROWS", 1)
+    monkeypatch.setattr(comparison_module, "LEAST_ROWS", 1)
     train(validation=0.3, tested=False, train=DataFile(path="data/messages-train.jsonl", limit=8))
     old = earlier_answers(train)
     moved = DataFile(path="data/messages-train.jsonl", limit=24)

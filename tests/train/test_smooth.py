@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.loss import UNLABELLED
 from polyhead.deep.loop.smooth import Noise, normalise_heads, settle_heads, smoothed, symmetric_kl, without_dropout
-from polyhead.deep.nn.ends import OutputHead
+from polyhead.deep.nn.heads import OutputHead
 from polyhead.deep.nn.trunk import Trunk
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import KINDS

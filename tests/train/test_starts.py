@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 import pytest
 
-from polyhead.deep.recipes.course import JointCourse, start_parts
+from polyhead.deep.recipes.joint_loop import JointLoop, start_parts
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.encoder.data import arrays_digest
@@ -30,20 +30,20 @@ def course_of(home, recipe):
     prepared = prepare(tiny_project.project(home, *NAMES, training=TRAINING), home)
     data = load_trunk(str(home / "trunk"))
     paths = joint_paths(prepared, data, recipe)
-    return JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
+    return JointLoop(prepared, paths, data, recipe, training=TRAINING, precision="float32")
 
 
-def started(course):
-    start_parts(course)
-    return {name: arrays_digest(arrays_of_part(course.module.model.parts[name])) for name in NAMES}
+def started(loop):
+    start_parts(loop)
+    return {name: arrays_digest(arrays_of_part(loop.module.model.parts[name])) for name in NAMES}
 
 
 def test_every_head_is_probed_though_a_schedule_begins_with_some_tasks(home):
     """Heads of tasks that the schedule leaves out at first were random when their turn came."""
     scheduled = Joint(sampling=LATE, head_epochs=1, head_learning_rate=1e-2)
-    course = course_of(home, scheduled)
-    fresh = {name: arrays_digest(arrays_of_part(course.module.model.parts[name])) for name in NAMES}
-    found = started(course)
+    loop = course_of(home, scheduled)
+    fresh = {name: arrays_digest(arrays_of_part(loop.module.model.parts[name])) for name in NAMES}
+    found = started(loop)
     assert [name for name in NAMES if found[name] == fresh[name]] == []
     by_size = msgspec.structs.replace(scheduled, sampling=Sampling())
     assert found == started(course_of(home, by_size))

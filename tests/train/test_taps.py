@@ -177,7 +177,7 @@ def test_a_branch_on_kept_states_answers_as_the_model_on_the_live_text(home, kep
     strategy = Branch(positions="attention" if tap == 1 else "first", hidden=8)
     branches = branches_of(home, kept, name, strategy=strategy, depths=())
     path = path_at(branches, tap)
-    module, _ = branches.course(path)
+    module, _ = branches.loop(path)
     module.eval()
     found = module_outputs(
         module, tap_examples(branches.prepared, branches.prepared.train, path, kept, precision="float32")
@@ -193,7 +193,7 @@ def test_a_bfloat16_branch_on_kept_states_answers_as_the_model_on_the_live_text_
     extractor = extractor_of(home, tmp_path, precision="bfloat16")
     branches = branches_of(home, extractor, "mood", depths=(2,))
     path, prepared = branches.path(2), branches.prepared
-    module, _ = branches.course(path)
+    module, _ = branches.loop(path)
     served = module.served(torch.bfloat16)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="bfloat16")
     live = TextExamples(extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets)
@@ -216,7 +216,7 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
     loss, found = LOSSES[kind_of(prepared.task).loss], []
     examples = prepared.train.examples
     for live in (False, True):
-        module, _ = branches.course(path)
+        module, _ = branches.loop(path)
         module.eval()
         if live:
             sides = single_inputs(examples.inputs, prepared.task)
@@ -247,7 +247,7 @@ def test_the_first_loss_of_a_branch_is_its_tasks_on_its_outputs(home, kept, name
     strategy = Branch(layers=2, hidden=8, dropout=0.0)
     branches = branches_of(home, kept, name, strategy=strategy, training=still, depths=())
     path, prepared = branches.path(2), branches.prepared
-    module, course = branches.course(path)
+    module, loop = branches.loop(path)
     batch = tap_examples(prepared, prepared.train, path, kept, precision="float32").batch(np.arange(32))
     kind, weights = kind_of(prepared.task), None
     balanced = kind.class_weights(prepared.task, prepared.train.examples.targets)
@@ -256,15 +256,15 @@ def test_the_first_loss_of_a_branch_is_its_tasks_on_its_outputs(home, kept, name
         weights = torch.from_numpy(balanced)
     with torch.inference_mode():
         expected = LOSSES[kind.loss](module.eval()(*batch.arguments), batch.targets, weights)
-    course.advance(1)
-    assert course.finish().history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
+    loop.advance(1)
+    assert loop.finish().history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mood", "names", "alike"])
 def test_training_a_branch_moves_its_own_arrays_and_no_bit_of_the_trunk(home, kept, name):
     branches = branches_of(home, kept, name, depths=())
     before, data = arrays_digest(kept.backend._trunk.to_arrays()), arrays_digest(kept.data.arrays)
-    start, _ = branches.course(branches.path(2))
+    start, _ = branches.loop(branches.path(2))
     start = arrays_of_part(start.part)
     grown = branches.teacher(2)
     assert arrays_digest(kept.backend._trunk.to_arrays()) == before and arrays_digest(kept.data.arrays) == data
@@ -281,11 +281,11 @@ def test_training_a_branch_moves_its_own_arrays_and_no_bit_of_the_trunk(home, ke
 def test_a_branch_trains_in_the_trunks_precision_and_keeps_float32_weights(home, tmp_path, precision):
     extractor = extractor_of(home, tmp_path, precision=precision)
     branches = branches_of(home, extractor, "mood", training=seeded(precision=precision, epochs=1), depths=(1,))
-    module, course = branches.course(branches.path(1))
+    module, loop = branches.loop(branches.path(1))
     kinds, dtype = set(), getattr(torch, precision)
     dense = module.part.layers["2"].feed_forward.inner
     dense.register_forward_hook(lambda m, given, out: kinds.add((m.training, out.dtype, m.weight.dtype)))
-    course.advance(1)
+    loop.advance(1)
     # What is scored on validation is a copy as it is served: its very weights are in that precision.
     assert kinds == {(True, dtype, torch.float32), (False, dtype, dtype)}
     assert {p.dtype for p in module.parameters()} == {torch.float32}
@@ -297,8 +297,8 @@ def test_a_branch_trains_in_the_trunks_precision_and_keeps_float32_weights(home,
 def test_a_served_copy_answers_as_the_branch_and_leaves_it_alone(home, kept):
     branches = branches_of(home, kept, "mood", depths=())
     path, prepared = branches.path(2), branches.prepared
-    module, course = branches.course(path)
-    course.advance(1)
+    module, loop = branches.loop(path)
+    loop.advance(1)
     before, mode = weights_of(module), module.training
     examples = tap_examples(prepared, prepared.validation, path, kept, precision="float32")
     served = module_outputs(module.served(torch.float32), examples)
@@ -399,6 +399,6 @@ def test_words_that_no_token_stands_for_teach_nothing_and_have_no_answer(home, t
         assert batch.soft[row, 6:].abs().sum() == 0 and torch.isfinite(batch.soft).all()
         cut += unread.sum()
     assert cut > 0
-    module, _ = branches.course(path)
+    module, _ = branches.loop(path)
     for row, outputs in enumerate(module_outputs(module.eval(), examples)):
         assert np.isnan(outputs).any(axis=1).tolist() == examples.unread(row).tolist()

@@ -12,7 +12,7 @@ from polyhead.project.recipes import FineTune, Joint, SearchGrid, Training
 from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import Task
-from polyhead.train.heads.rule import THRESHOLDS, with_threshold
+from polyhead.train.heads.selection_rule import THRESHOLDS, with_threshold
 from polyhead.train.run import train_project
 from support.tiny_project import TRAINING, write_jsonl, write_trunk
 

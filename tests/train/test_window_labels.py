@@ -14,8 +14,8 @@ from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import FeatureExamples, module_outputs
 from polyhead.deep.features import tap_examples, wanted_taps
 from polyhead.deep.loop.loss import LOSSES
-from polyhead.deep.recipes.course import text_examples
-from polyhead.deep.recipes.together import JointLoss, JointModel
+from polyhead.deep.recipes.joint_loop import text_examples
+from polyhead.deep.recipes.joint_model import JointLoss, JointModel
 from polyhead.deep.recipes.weighting import Objective
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.deep.sharing.part import PooledPart
@@ -30,7 +30,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
@@ -130,7 +130,7 @@ def tapped(folder, task):
     prepared, extractor = prepared_of(task, strategy), Extractor(DATA, folder=folder, precision="float32")
     path = branch_path(task, strategy, trunk=DATA.digest, shape=DATA.architecture, tap=1, layers=1)
     extractor.fill(wanted_taps(prepared, path, extractor))
-    module, _ = Branches(prepared, strategy, extractor, precision="float32").course(path)
+    module, _ = Branches(prepared, strategy, extractor, precision="float32").loop(path)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="float32")
     return path, arrays_of_part(module.part), module_outputs(module.eval(), examples, batch=5)
 

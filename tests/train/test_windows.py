@@ -15,8 +15,8 @@ from polyhead.deep.branch.run import Branches
 from polyhead.deep.examples import FeatureExamples, module_outputs, module_outputs_of_each
 from polyhead.deep.features import tap_examples, wanted_taps
 from polyhead.deep.loop.loss import distilled
-from polyhead.deep.recipes.course import text_examples
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_loop import text_examples
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.deep.sharing.make import arrays_of_part
 from polyhead.deep.sharing.part import PooledPart
 from polyhead.engine.inputs import Passage
@@ -34,7 +34,7 @@ from polyhead.text.hashing import hashed_in_context
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import examples_of, tell_unread
+from polyhead.train.data.kept_examples import examples_of, tell_unread
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
@@ -237,7 +237,7 @@ def tapped(folder, task):
     prepared, extractor = prepared_of(task, strategy), Extractor(DATA, folder=folder, precision="float32")
     path = branch_path(task, strategy, trunk=DATA.digest, shape=DATA.architecture, tap=1, layers=1)
     extractor.fill(wanted_taps(prepared, path, extractor))
-    module, _ = Branches(prepared, strategy, extractor, precision="float32").course(path)
+    module, _ = Branches(prepared, strategy, extractor, precision="float32").loop(path)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="float32")
     return path, module.part, module_outputs(module.eval(), examples)
 

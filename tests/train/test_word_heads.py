@@ -13,7 +13,7 @@ from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.text.hashing import hashed_text
 from polyhead.train.candidates import word_columns
-from polyhead.train.heads.span import HashedSpan
+from polyhead.train.heads.hashed_basis import HashedBasis
 from polyhead.train.run import train_project
 from support.tiny_project import TRAINING, write_jsonl, write_trunk
 
@@ -38,7 +38,7 @@ def test_a_ridge_in_the_span_of_the_texts_is_that_of_all_columns():
     idf = np.log((1 + len(TEXTS)) / (1 + found)) + 1
     weighted = rows * idf
     expected = idf[:, None] * np.linalg.solve(weighted.T @ weighted + penalty * np.eye(COLUMNS), weighted.T @ targets)
-    span = HashedSpan(hashed, COLUMNS)
+    span = HashedBasis(hashed, COLUMNS)
     coordinates = span.coordinates(hashed).astype(np.float64)
     inner = np.linalg.solve(
         coordinates.T @ coordinates + penalty * np.eye(coordinates.shape[1]), coordinates.T @ targets

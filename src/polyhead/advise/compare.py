@@ -13,9 +13,9 @@ import msgspec
 
 from polyhead.advise.measure import COUNTS, WayCosts, counted_costs, measured_speed
 from polyhead.advise.rows import FinishedRun, Kept, TaskScore, data_digest, key_of
-from polyhead.advise.ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
+from polyhead.advise.sharing_ways import TaskSet, Way, chosen_ways, declared, project_file, unfit, ways_of
 from polyhead.bundle.read import Bundle
-from polyhead.deep.prices import STOPPED, UPDATE, Rates, Sizes, frozen_seconds, rates_of, sizes_of, work_on_path
+from polyhead.deep.training_time import STOPPED, UPDATE, Rates, Sizes, frozen_seconds, rates_of, sizes_of, work_on_path
 from polyhead.encoder.shape import Architecture as Shape
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import replace_file

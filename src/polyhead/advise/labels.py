@@ -17,7 +17,7 @@ from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
-from polyhead.train.heads.rule import choosing_score
+from polyhead.train.heads.selection_rule import choosing_score
 from polyhead.train.heads.trials import Trials
 from polyhead.train.runs import stream
 from polyhead.values import Value

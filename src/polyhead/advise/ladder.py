@@ -13,9 +13,9 @@ from polyhead.advise.compare import seconds_of, trained_scores
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.measure import measured_speed
 from polyhead.advise.rows import TaskScore, data_digest, key_of
-from polyhead.advise.ways import ALL, ALONE, TaskSet, Way, declared, project_file
+from polyhead.advise.sharing_ways import ALL, ALONE, TaskSet, Way, declared, project_file
 from polyhead.bundle.read import Bundle
-from polyhead.deep.prices import rates_of, sizes_of
+from polyhead.deep.training_time import rates_of, sizes_of
 from polyhead.errors import ConfigError
 from polyhead.files import replace_file
 from polyhead.machine import Clock

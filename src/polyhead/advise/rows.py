@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from polyhead.advise.measure import WayCosts
-from polyhead.advise.ways import TaskSet
+from polyhead.advise.sharing_ways import TaskSet
 from polyhead.errors import ConfigError
 from polyhead.files import replace_file
 from polyhead.project.tables import Project, data_files

@@ -11,7 +11,7 @@ import msgspec
 from polyhead.advise.choice import MARGIN, UNITS, WORTH, Advice, Budget, TrunkTrial
 from polyhead.advise.ladder import Ladder
 from polyhead.advise.measure import counted_costs
-from polyhead.advise.ways import TaskSet
+from polyhead.advise.sharing_ways import TaskSet
 from polyhead.errors import ConfigError
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.events import Events

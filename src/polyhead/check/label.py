@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, names_text, spaced
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
-from polyhead.text.letters import letters_of
+from polyhead.text.normalize import letters_of
 from polyhead.text.words import words_of
 
 TINY = 5  # rows: with fewer, no fold of five can hold one out

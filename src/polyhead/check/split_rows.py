@@ -17,7 +17,7 @@ from polyhead.progress import counted as counted
 from polyhead.progress import short as short
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.letters import letters_of
+from polyhead.text.normalize import letters_of
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.values import Value
 

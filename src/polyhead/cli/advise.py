@@ -51,8 +51,8 @@ def command(
     """
     import msgspec
 
+    from polyhead.advise.sharing_ways import read_task_set
     from polyhead.advise.trunks import advised
-    from polyhead.advise.ways import read_task_set
 
     file = Path(project).resolve()
     target = Path(output).resolve() if output else file.with_name(f"{file.stem}-advised.toml")

@@ -25,7 +25,7 @@ from polyhead.store.jobs.backfill import BackfillRequest, BackfillSummary, backf
 from polyhead.store.jobs.columns import roles_of
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.resample import SampleAgreement, resampled
-from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.stored_answers import StoredAnswers
 from polyhead.store.jobs.table import WRITTEN, stored_rows, table_columns, write_answers
 
 

@@ -47,8 +47,8 @@ def command(
     """
     from polyhead.advise.compare import Comparing, Settings
     from polyhead.advise.plot import plot_svg
+    from polyhead.advise.sharing_ways import read_task_set
     from polyhead.advise.tables import comparison_page
-    from polyhead.advise.ways import read_task_set
 
     file = Path(project).resolve()
     tasks = read_task_set(project)

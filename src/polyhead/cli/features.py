@@ -34,7 +34,7 @@ from polyhead.store.jobs.nearest import (
     nearest_documents,
     neighbours_with_texts,
 )
-from polyhead.store.jobs.stores import StoreInfo, store_info
+from polyhead.store.jobs.store_summary import StoreInfo, store_info
 from polyhead.store.taps import Tap, tapped_paths
 from polyhead.values import Value
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.check.labelling import LabelFile, rows_with_text
+from polyhead.check.active_learning import LabelFile, rows_with_text
 from polyhead.cli.command import OutputFile, option, verb
 from polyhead.cli.options import Column, File, OptionalFolder, Output, comma_names
 from polyhead.cli.output import Printer, check_apart, counted, number, stoppable, write_rows
@@ -19,7 +19,7 @@ from polyhead.errors import ConfigError, EmptyData
 from polyhead.project.tables import TrunkChoice
 
 if TYPE_CHECKING:
-    from polyhead.train.heads.labelling import Labelling
+    from polyhead.train.heads.active_learning import Labelling
 
 SKIP, QUIT = "s", "q"
 
@@ -57,7 +57,7 @@ def command(
     same command goes on from there. After each round you see how often heads are right on labels that they did not
     learn from. OUTPUT is a file that `polyhead init` and `polyhead train` read.
     """
-    from polyhead.train.heads.labelling import Labelling
+    from polyhead.train.heads.active_learning import Labelling
 
     names = _names(labels)
     check_apart((output, ask, printer.json_to), {Path(data): "the texts"})

@@ -13,7 +13,7 @@ from polyhead.cli.output import Printer, check_writable, counted, indented, note
 from polyhead.store.jobs.compare import StoreComparison, TaskComparison, check_agreement, compare, comparison_with_texts
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.migrate import StoreBundle, read_pointer, switch, switch_back
-from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.stored_answers import StoredAnswers
 from polyhead.values import to_json
 
 FLIPS, CHANGES = 1000, 5  # flips of a task that are written; changes of a task that are printed

@@ -23,7 +23,7 @@ from polyhead.deep.nn.trunk import Trunk
 from polyhead.deep.sharing.make import make_families, make_part
 from polyhead.deep.sharing.part import pair_features
 from polyhead.deep.stacked.codecs import DeviceCodecs
-from polyhead.deep.stacked.ends import StackedEnds, is_stacked
+from polyhead.deep.stacked.heads import StackedEnds, is_stacked
 from polyhead.deep.stacked.maps import StackAnswers, StackMember
 from polyhead.deep.stacked.reads import BatchPositions
 from polyhead.encoder.data import TrunkData

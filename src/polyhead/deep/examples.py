@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.model import TextBatch
-from polyhead.deep.nn.ends import WordRows
+from polyhead.deep.nn.heads import WordRows
 from polyhead.deep.nn.trunk import States
 from polyhead.engine.backends.base import FeatureBatch
 from polyhead.tasks.generation import GenerationRules
@@ -32,7 +32,7 @@ from polyhead.train.data.batches import (
     padded_words,
     soft_targets,
 )
-from polyhead.train.data.kept import KeptExamples, options_in
+from polyhead.train.data.kept_examples import KeptExamples, options_in
 from polyhead.train.data.windows import WordWindows
 
 

@@ -17,7 +17,7 @@ from polyhead.project.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import KeptExamples, options_in
+from polyhead.train.data.kept_examples import KeptExamples, options_in
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest

@@ -13,7 +13,7 @@ from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError
 from polyhead.evaluate.compare import Comparison, compare_versions, version_view
 from polyhead.evaluate.details import Details, details_of, texts_shown
 from polyhead.evaluate.explain import Explanation, explained
-from polyhead.evaluate.held import answered_then, shared_rows
+from polyhead.evaluate.held_out import answered_then, shared_rows
 from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
 

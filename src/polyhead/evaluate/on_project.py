@@ -15,7 +15,7 @@ from polyhead.values import Value
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.engine.session import Session
-    from polyhead.evaluate.held import AnsweredThen
+    from polyhead.evaluate.held_out import AnsweredThen
     from polyhead.project.tables import Project, TaskEntry
 
 
@@ -66,7 +66,7 @@ class EvaluatedTask(Value, eq=False):
 
     evaluation: Any  # polyhead.evaluate.scores.Evaluation
     session: Any  # polyhead.engine.session.Session
-    held: Any = None  # polyhead.evaluate.held.AnsweredThen
+    held: Any = None  # polyhead.evaluate.held_out.AnsweredThen
 
     @property
     def trained_with(self) -> dict[str, str]:
@@ -150,7 +150,7 @@ def _holds_out(entry: TaskEntry, split: str) -> bool:
 
 
 def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> AnsweredThen:
-    from polyhead.evaluate.held import answered_then
+    from polyhead.evaluate.held_out import answered_then
 
     part = session.bundle.record(entry.name).arrays
     return answered_then(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)

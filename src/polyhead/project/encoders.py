@@ -10,8 +10,8 @@ from polyhead.encoder.shape import Architecture, Relative
 from polyhead.plan import TRUNK, Embed, Path, merge, shared_layers
 from polyhead.plan.cost import flops
 from polyhead.text.question import TaskInput, texts_of
+from polyhead.text.script_coverage import unread_texts
 from polyhead.text.tokenize import Tokenizer
-from polyhead.text.unread import unread_texts
 from polyhead.values import Value
 
 MINILM = "minilm"

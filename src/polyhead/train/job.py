@@ -35,11 +35,11 @@ from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.task_groups import check_readers, prepare_groups, task_groups
 from polyhead.train.events import Events
 from polyhead.train.heads.baselines import with_baselines
-from polyhead.train.heads.versions import asked_of_features
-from polyhead.train.record.compared import Ask, VersionComparison, asked_of_texts, group_is_better, rivals
+from polyhead.train.heads.stored_versions import asked_of_features
+from polyhead.train.record.comparison import Ask, VersionComparison, asked_of_texts, group_is_better, rivals
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
-from polyhead.train.record.held import keep_held, live_answers, new_answers, vectors_wanted, with_seen
+from polyhead.train.record.held_out import keep_held, live_answers, new_answers, vectors_wanted, with_seen
 from polyhead.train.record.lines import outlook, task_lines, untried
 from polyhead.train.record.selection import (
     VersionDecisions,

@@ -18,7 +18,7 @@ from polyhead.project.tables import Project
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import Extraction
 from polyhead.train.events import Events
-from polyhead.train.record.compared import VersionComparison
+from polyhead.train.record.comparison import VersionComparison
 from polyhead.train.record.selection import TrainOptions
 from polyhead.train.runs import ProcessRank
 from polyhead.values import Value

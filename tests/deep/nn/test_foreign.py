@@ -12,7 +12,7 @@ from support.tiers import first_of
 pytest.importorskip("transformers")
 
 from polyhead.convert.hugging_face import classifiers, read_base, read_encoder, read_head, weights_digests
-from polyhead.deep.nn.ends import OutputHead
+from polyhead.deep.nn.heads import OutputHead
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.project.pretrained import load_trunk
 from support import checkpoints

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.deep.nn.ends import OutputHead
+from polyhead.deep.nn.heads import OutputHead
 
 
 def test_head_with_a_hidden_layer_is_the_papers_formula():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.deep.nn.ends import AttentionPooler, LearnedMix
+from polyhead.deep.nn.heads import AttentionPooler, LearnedMix
 from polyhead.errors import PlanError
 
 WIDTH, HEADS = 12, 3

@@ -12,7 +12,7 @@ from polyhead.bundle import manifest
 from polyhead.bundle.read import Bundle
 from polyhead.convert.peft import base_named
 from polyhead.data.rows import Rows
-from polyhead.deep.recipes.learned import lineage_of
+from polyhead.deep.recipes.trained_trunk import lineage_of
 from polyhead.errors import BundleError, ConfigError, CorruptFile, DataError, PolyheadError, StoreError
 from polyhead.files import open_plain
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool, merge

@@ -20,7 +20,7 @@ from polyhead.store.corpus.ids import document_id
 from polyhead.store.jobs import extract as extractions
 from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.extract import ExtractRequest, extract
-from polyhead.store.jobs.stores import store_info
+from polyhead.store.jobs.store_summary import store_info
 from polyhead.store.taps import Tap, tapped_paths
 from polyhead.testing import tiny_trunk
 from polyhead.text.tokenize import Tokenizer, windows_of

@@ -17,7 +17,7 @@ from polyhead.store.jobs.backfill import BackfillRequest, backfill
 from polyhead.store.jobs.compare import check_agreement, check_whole_store, compare, comparison_with_texts
 from polyhead.store.jobs.labels import LabelRequest, label_rows
 from polyhead.store.jobs.migrate import open_current, read_pointer, switch, switch_back
-from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.stored_answers import StoredAnswers
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from support.backfills import ANSWERED, TASKS, TRUNK, add, append, make_bundle, schema, texts

@@ -7,7 +7,7 @@ import numpy as np
 
 from polyhead.deep.branch.task import branch_paths, chosen_part, grow
 from polyhead.deep.features import wanted_taps
-from polyhead.deep.prices import frozen_seconds, rates_of, sizes_of
+from polyhead.deep.training_time import frozen_seconds, rates_of, sizes_of
 from polyhead.machine import Clock
 from polyhead.plan.cost.allocate import AllocationOption, by_rule
 from polyhead.progress import counted, duration
@@ -19,8 +19,8 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
-from polyhead.train.heads.rule import LEAST_ROWS
+from polyhead.train.heads import selection_rule
+from polyhead.train.heads.selection_rule import LEAST_ROWS
 from polyhead.train.job import TrainingJob, extractor_of
 from polyhead.train.record.draft import Trained
 
@@ -45,10 +45,12 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
         option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
         for option in search.options()
     }
-    by_branch = {name: rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()}
+    by_branch = {
+        name: selection_rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()
+    }
     options = [msgspec.structs.replace(option, score=100 * by_branch[option.name]) for option in search.options()]
     task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
-    score = rule.choosing_score(task, prepared.validation.examples, outputs)
+    score = selection_rule.choosing_score(task, prepared.validation.examples, outputs)
     head = AllocationOption(task=name, name="", tap=extractor.data.architecture.layers, layers=0, score=100 * score)
     chosen = by_rule([head, *options], c)[name]
     branches = {counted(option.layers, "layer"): option.score / 100 for option in options}
@@ -59,7 +61,7 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
     if chosen.layers:
         part = parts[chosen.name]
         assert part.held is not None and part.task is not None
-        if rule.best_of(task, part.held.examples, [outputs, part.held.outputs], tasks=[task, part.task]):
+        if selection_rule.best_of(task, part.held.examples, [outputs, part.held.outputs], tasks=[task, part.task]):
             part = chosen_part(grown, search, chosen, extractor, precision=precision, folder=folder)
             events.line(f"{name}: a branch is kept: {shown}; each text costs its {counted(chosen.layers, 'layer')} too")
             fitted = msgspec.structs.replace(part.fitted, seconds=seconds)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyhead.deep.examples import FeatureExamples, module_outputs, module_outputs_of_each
 from polyhead.deep.features import OnTap, tap_examples
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES, distilled
 from polyhead.deep.sharing.make import arrays_of_part, start_pooler
 from polyhead.deep.sharing.part import BranchPart
@@ -25,10 +25,10 @@ from polyhead.progress import counted
 from polyhead.project.strategies.branch import Branch, branch_path, private_layers, tap_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import tell_unread
+from polyhead.train.data.kept_examples import tell_unread
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.events import Events
-from polyhead.train.heads.rule import selection_score
+from polyhead.train.heads.selection_rule import selection_score
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
 
@@ -75,14 +75,14 @@ class Branches:
     def teacher(self, layers: int, *, seed: int | None = None) -> TrainedBranch:
         """A branch initialized with the trunk's own layers, trained on the labels."""
         path = self.path(layers)
-        module, course = self.course(path, seed=seed)
-        course.advance()
-        return self.grown(path, module, course)
+        module, loop = self.loop(path, seed=seed)
+        loop.advance()
+        return self.grown(path, module, loop)
 
-    def course(self, path: Path, *, seed: int | None = None) -> tuple[OnTap, Course]:
+    def loop(self, path: Path, *, seed: int | None = None) -> tuple[OnTap, TaskLoop]:
         """A branch on this path in its initial state, and its training run."""
         module = self._module(path, seed, self.extractor.data.arrays)
-        return module, self._course(path, module, seed, LOSSES[kind_of(self.prepared.task).loss], "teacher")
+        return module, self._loop(path, module, seed, LOSSES[kind_of(self.prepared.task).loss], "teacher")
 
     def checkpoint(self, path: Path, seed: int, name: str = "teacher") -> FilePath:
         """The file of the checkpoint of one branch."""
@@ -106,9 +106,9 @@ class Branches:
         soft = None if noisy else module_outputs_of_each(served, self._examples("train", path))
         loss = distilled(kind_of(self.prepared.task).loss, self.strategy.temperature)
         name = f"student-{self.strategy.init}"
-        course = self._course(path, module, seed, loss, name, soft=soft, noisy=teacher if noisy else None)
-        course.advance()
-        return self.grown(path, module, course)
+        loop = self._loop(path, module, seed, loss, name, soft=soft, noisy=teacher if noisy else None)
+        loop.advance()
+        return self.grown(path, module, loop)
 
     def restored(self, path: Path, arrays: Mapping[str, np.ndarray]) -> TrainedBranch:
         """A previously trained branch, from its arrays, without the history of training."""
@@ -116,9 +116,9 @@ class Branches:
         module.eval()
         return TrainedBranch(path=path, module=module, arrays=dict(arrays), fitted=Fitted())
 
-    def grown(self, path: Path, module: OnTap, course: Course) -> TrainedBranch:
-        """The result of the course: the module with its best weights."""
-        fitted = course.finish()
+    def grown(self, path: Path, module: OnTap, loop: TaskLoop) -> TrainedBranch:
+        """The result of the loop: the module with its best weights."""
+        fitted = loop.finish()
         return TrainedBranch(path=path, module=module, arrays=arrays_of_part(module.part), fitted=fitted)
 
     def outputs(self, grown: TrainedBranch, split: Split) -> list[np.ndarray]:
@@ -148,7 +148,7 @@ class Branches:
         part.start_from(start, head=head)
         return OnTap(part, path, bfloat16=self.precision == "bfloat16")
 
-    def _course(
+    def _loop(
         self,
         path: Path,
         module: OnTap,
@@ -158,7 +158,7 @@ class Branches:
         *,
         soft: list[np.ndarray] | None = None,
         noisy: TrainedBranch | None = None,
-    ) -> Course:
+    ) -> TaskLoop:
         task, kind, training = self.prepared.task, kind_of(self.prepared.task), self.prepared.training
         if seed is not None:
             training = msgspec.structs.replace(training, seed=seed)
@@ -175,7 +175,7 @@ class Branches:
             self._reported = True
         balanced = kind.class_weights(task, self.prepared.train.examples.taught) if training.class_weights else None
         label = f"{task.name} ({name}, {counted(len(module.part.layers), 'layer')})"
-        return Course(
+        return TaskLoop(
             module,
             train,
             loss=loss,
@@ -294,7 +294,7 @@ def seed_spread(candidates: Sequence[DepthCandidate]) -> dict[int, dict[str, flo
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:
     """The best of all depths and seeds, most of which are trained for only an epoch or two."""
-    running: dict[Key, tuple[OnTap, Course] | None] = {(layers, seed): None for layers in depths for seed in seeds}
+    running: dict[Key, tuple[OnTap, TaskLoop] | None] = {(layers, seed): None for layers in depths for seed in seeds}
     ended: dict[Key, tuple[TrainedBranch, DepthCandidate]] = {}
     fallen, done = FallenBranches(branches, depths, seeds), 0
     while running:
@@ -306,16 +306,16 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
                 if is_last:
                     del running[key]
                 continue
-            module, course = in_memory or branches.course(branches.path(key[0]), seed=key[1])
-            course.advance(course.most if is_last else done)
-            if is_last or done >= course.most:
-                ended[key] = _ended(branches, key, module, course)
+            module, loop = in_memory or branches.loop(branches.path(key[0]), seed=key[1])
+            loop.advance(loop.most if is_last else done)
+            if is_last or done >= loop.most:
+                ended[key] = _ended(branches, key, module, loop)
                 del running[key]
             else:
-                judged[key] = _candidate(key, course)
+                judged[key] = _candidate(key, loop)
                 # Weights and optimizers of all depths would take several times the memory of the encoder.
-                running[key] = None if course.set_aside() else (module, course)
-            del in_memory, module, course  # before the next one is made
+                running[key] = None if loop.set_aside() else (module, loop)
+            del in_memory, module, loop  # before the next one is made
         ranked = sorted(running, key=lambda key: (-judged[key].score, key))
         out = ranked[max(LEAST_LEFT, -(-len(running) // 2)) :]
         fallen.add([judged[key] for key in out])
@@ -332,9 +332,9 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Dep
         for seed in seeds:
             if (layers, seed) in fallen.candidates:
                 continue
-            module, course = branches.course(branches.path(layers), seed=seed)
-            course.advance()
-            ended[layers, seed] = _ended(branches, (layers, seed), module, course)
+            module, loop = branches.loop(branches.path(layers), seed=seed)
+            loop.advance()
+            ended[layers, seed] = _ended(branches, (layers, seed), module, loop)
             ranked = _ranked({key: ended[key] for key in ended if key[0] == layers})
             fallen.add([ended.pop(key)[1] for key in ranked[1:]])
     return _searched(ended, fallen)
@@ -343,12 +343,12 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Dep
 Key = tuple[int, int]
 
 
-def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple[TrainedBranch, DepthCandidate]:
-    return branches.grown(branches.path(key[0]), module, course), _candidate(key, course)
+def _ended(branches: Branches, key: Key, module: OnTap, loop: TaskLoop) -> tuple[TrainedBranch, DepthCandidate]:
+    return branches.grown(branches.path(key[0]), module, loop), _candidate(key, loop)
 
 
-def _candidate(key: Key, course: Course) -> DepthCandidate:
-    return DepthCandidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
+def _candidate(key: Key, loop: TaskLoop) -> DepthCandidate:
+    return DepthCandidate(layers=key[0], seed=key[1], epochs=loop.done, score=loop.best_score)
 
 
 def _ranked(ended: Mapping[Key, tuple[TrainedBranch, DepthCandidate]]) -> list[Key]:

@@ -28,7 +28,7 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
+from polyhead.train.heads import selection_rule
 from polyhead.train.heads.inputs import scaled
 from polyhead.train.heads.temperature import best_scale
 from polyhead.train.job import Trainer, extractor_of
@@ -281,7 +281,7 @@ def chosen_part(
     outputs = {split.name: branches.outputs(grown, split) for split in prepared.splits[1:]}
     scale = best_scale(prepared.task, outputs["validation"], prepared.validation.examples.taught)
     outputs = {name: [row * np.float32(scale) for row in rows] for name, rows in outputs.items()}
-    prepared = rule.deciding(prepared, outputs["validation"])
+    prepared = selection_rule.deciding(prepared, outputs["validation"])
     tried = {branch.name: branch.fitted.score for branch in search.kept}
     for branch in search.candidates:
         tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from polyhead.deep.examples import FeatureExamples, module_outputs
-from polyhead.deep.loop.fit import Course
+from polyhead.deep.loop.fit import TaskLoop
 from polyhead.deep.loop.loss import LOSSES
 from polyhead.deep.nn.dropout import own_generator
 from polyhead.deep.nn.runtime import single_thread
@@ -21,10 +21,10 @@ from polyhead.deep.sharing.part import PooledPart
 from polyhead.plan import Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.kept import KeptExamples
+from polyhead.train.data.kept_examples import KeptExamples
 from polyhead.train.data.prepared import Split
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
+from polyhead.train.heads import selection_rule
 from polyhead.train.heads.trials import Trial, Trials
 from polyhead.train.runs import SUFFIX, Fitted, stream
 
@@ -46,9 +46,9 @@ def trained_again(trials: Trials, trial: Trial, everything: Split) -> tuple[dict
     """The arrays of the head trained on all rows for the best number of updates."""
     with single_thread():
         module = _module(trials, trial.path)
-        course = _course(trials, module, _examples(trials, everything, trial.path), None, events=trials.events)
-        course.advance(max(1, round(trial.setting / course.steps)))
-        return _arrays(module), course.finish()
+        loop = _loop(trials, module, _examples(trials, everything, trial.path), None, events=trials.events)
+        loop.advance(max(1, round(trial.setting / loop.steps)))
+        return _arrays(module), loop.finish()
 
 
 def _by_validation(trials: Trials, candidate: HeadCandidate, path: Path) -> Trial:
@@ -56,14 +56,14 @@ def _by_validation(trials: Trials, candidate: HeadCandidate, path: Path) -> Tria
     train, validation = (_examples(trials, split, path) for split in (prepared.train, prepared.validation))
     folder = trials.checkpoints
     kept = folder / f"{prepared.task.name}-{candidate.name}{SUFFIX}" if folder else None
-    course = _course(trials, module, train, validation, checkpoint=kept, events=trials.events)
-    raced = math.ceil(course.most * RACED)
-    course.advance(raced)
+    loop = _loop(trials, module, train, validation, checkpoint=kept, events=trials.events)
+    raced = math.ceil(loop.most * RACED)
+    loop.advance(raced)
     # A resumed run that is beyond this round has passed it.
-    has_passed = course.passed(raced)
-    if has_passed or not _far_behind(trials, module_outputs(module.eval(), validation), course.best_score):
-        course.advance()
-    fitted = course.finish()
+    has_passed = loop.passed(raced)
+    if has_passed or not _far_behind(trials, module_outputs(module.eval(), validation), loop.best_score):
+        loop.advance()
+    fitted = loop.finish()
     return Trial(
         candidate=candidate,
         path=path,
@@ -84,21 +84,21 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
     for train, left_out in trials.sides:
         module = _module(trials, path)
         examples = _examples(trials, train, path)
-        course = _course(trials, module, examples, None)
-        read = float(examples.lengths.sum()) * course.steps / examples.steps(trials.prepared.training.batch)
-        runs.append(FoldRun(module=module, course=course, held=_examples(trials, left_out, path), tokens=read))
+        loop = _loop(trials, module, examples, None)
+        read = float(examples.lengths.sum()) * loop.steps / examples.steps(trials.prepared.training.batch)
+        runs.append(FoldRun(module=module, loop=loop, held=_examples(trials, left_out, path), tokens=read))
     label = f"{task.name} ({candidate.name}, {trials.folds} folds)"
     progress = trials.events.progress(label, unit="rounds", at_most=True)
     best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
     rounds = list[list[np.ndarray]]()
-    patience, raced = runs[0].course.schedule.patience, math.ceil(runs[0].course.most * RACED)
-    most, early = _most_rounds(runs), math.ceil(AHEAD_BY / runs[0].course.steps)
+    patience, raced = runs[0].loop.schedule.patience, math.ceil(runs[0].loop.most * RACED)
+    most, early = _most_rounds(runs), math.ceil(AHEAD_BY / runs[0].loop.steps)
     with rounds_of(runs, threads=threads) as answered:
         for number, outputs in enumerate(answered, start=1):
             score = trials.best_shift(outputs, trials.held)[0]
             if score > best_score:
                 best_score, best_round, best_outputs = score, number, outputs
-            if len(trials.held.targets) < rule.FEW:
+            if len(trials.held.targets) < selection_rule.FEW:
                 rounds.append(outputs)
             note = f"validation {score:.4f}, best {best_score:.4f}"
             progress.update(number, most, note=note)
@@ -109,10 +109,10 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
                 break
             if number == raced and _far_behind(trials, best_outputs, best_score):
                 break
-    seconds, fitted = progress.finish(), runs[0].course.finish(number)
+    seconds, fitted = progress.finish(), runs[0].loop.finish(number)
     if rounds:  # with few rows the best of many rounds is better than chance by chance
         sizes = [len(left_out.examples.targets) for _, left_out in trials.sides]
-        best_outputs = rule.of_best_rounds(task, trials.held, rounds, sizes)
+        best_outputs = selection_rule.of_best_rounds(task, trials.held, rounds, sizes)
     return Trial(
         candidate=candidate,
         path=path,
@@ -126,14 +126,14 @@ def _by_folds(trials: Trials, candidate: HeadCandidate, path: Path, threads: int
 
 def _most_rounds(runs: Sequence[FoldRun]) -> int:
     """Rounds in which no fold reads more than MOST_TOKENS, at least those of AHEAD_BY: counted, so no clock decides."""
-    course, read = runs[0].course, max(run.tokens for run in runs)
-    return min(course.most, max(math.ceil(AHEAD_BY / course.steps), int(MOST_TOKENS / max(read, 1.0))))
+    loop, read = runs[0].loop, max(run.tokens for run in runs)
+    return min(loop.most, max(math.ceil(AHEAD_BY / loop.steps), int(MOST_TOKENS / max(read, 1.0))))
 
 
 def _is_ahead(trials: Trials, best: float) -> bool:
     """Whether this score is above that of the best linear head; True where there is none."""
     linear = trials.linear
-    return linear is None or best > rule.choosing_score(trials.prepared.task, trials.held, linear.outputs)
+    return linear is None or best > selection_rule.choosing_score(trials.prepared.task, trials.held, linear.outputs)
 
 
 def _far_behind(trials: Trials, outputs: list[np.ndarray], best: float) -> bool:
@@ -141,9 +141,9 @@ def _far_behind(trials: Trials, outputs: list[np.ndarray], best: float) -> bool:
     linear, task, held = trials.linear, trials.prepared.task, trials.held
     if linear is None:
         return False
-    lost = rule.choosing_score(task, held, linear.outputs) - best
+    lost = selection_rule.choosing_score(task, held, linear.outputs) - best
     shifted = trials.best_shift(outputs, held)[1]
-    return lost > 0 and lost > FAR * rule.paired_error(task, held, shifted, linear.outputs)
+    return lost > 0 and lost > FAR * selection_rule.paired_error(task, held, shifted, linear.outputs)
 
 
 def _module(trials: Trials, path: Path) -> PooledPart:
@@ -161,7 +161,7 @@ def _examples(trials: Trials, split: Split, path: Path) -> FeatureExamples:
     return FeatureExamples(trials.examples(split, path))
 
 
-def _course(
+def _loop(
     trials: Trials,
     module: PooledPart,
     train: FeatureExamples,
@@ -169,7 +169,7 @@ def _course(
     *,
     checkpoint: FilePath | None = None,
     events: Events | None = None,
-) -> Course:
+) -> TaskLoop:
     """A training run; without `validation` nothing stops it early, and its last weights are kept."""
     prepared, task, kind = trials.prepared, trials.prepared.task, kind_of(trials.prepared.task)
     weights = trials.class_weights()
@@ -179,7 +179,7 @@ def _course(
             return None
         return trials.best_shift(module_outputs(module, validation), prepared.validation.examples)[0]
 
-    return Course(
+    return TaskLoop(
         module,
         train,
         loss=LOSSES[kind.loss],
@@ -197,7 +197,7 @@ class FoldRun(msgspec.Struct, frozen=True, kw_only=True):
     """One fold's head, its training, and the rows that it is not trained on."""
 
     module: PooledPart
-    course: Course
+    loop: TaskLoop
     held: FeatureExamples
     tokens: float  # that a round reads
 
@@ -208,7 +208,7 @@ def rounds_of(runs: Sequence[FoldRun], *, threads: int) -> Iterator[Iterator[lis
 
     The number of `threads` changes no bit. With several, a thread without a fold in this round begins the next.
     """
-    rounds = range(1, runs[0].course.most + 1)
+    rounds = range(1, runs[0].loop.most + 1)
     if threads < 2:
         yield ([row for run in runs for row in _trained(run, number)] for number in rounds)
         return
@@ -238,7 +238,7 @@ def _trained(run: FoldRun, number: int, before: Future[list[np.ndarray]] | None 
     if before is not None:
         before.result()
     with own_generator():
-        run.course.advance(number)
+        run.loop.advance(number)
     return module_outputs(run.module.eval(), run.held)
 
 

@@ -42,8 +42,8 @@ ASKED_EVERY = 64  # updates after which several processes agree on whether to sa
 STEP_SECONDS = 2.0  # a longer epoch shows its steps
 
 
-class Curriculum:
-    """A training run of `devices.module`, in place; it may stop after any epoch and resume as if it had never stopped.
+class TrainingLoop:
+    """Trains `devices.module` in place; the run may stop after any epoch and resume as if it had never stopped.
 
     An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the current module
     (higher is better). `rate` returns a parameter's factor of the learning rate, by its name. Parameters without a
@@ -79,7 +79,7 @@ class Curriculum:
         self.best_score, self.best_epoch = -float("inf"), 0
         self._score, self._meter = score, meter or Meter(Events())
         self._events, self._label, self._seconds = events or Events(), label, 0.0
-        self._begun: _Begun | None = None  # position of a resumed run inside an epoch
+        self._begun: _EpochPosition | None = None  # position of a resumed run inside an epoch
         self._saved, self._cost = time.monotonic(), 0.0  # time of the last checkpoint, and the seconds it took
         self._epoch_began, self._spent = time.monotonic(), 0.0  # of this epoch: its start here, and earlier seconds
         self._resume()
@@ -145,7 +145,7 @@ class Curriculum:
         return self.finish()
 
     def finish(self, epochs: int | None = None) -> Fitted:
-        """Sets the module to its best weights, in evaluation mode; what is said is of so many epochs, or of all."""
+        """Sets the module to its best weights, in evaluation mode; the result describes the first `epochs`, or all."""
         restore(self.module, self.best_state)
         self.module.eval()
         self.optimizer.zero_grad(set_to_none=True)  # the module lives on
@@ -163,7 +163,7 @@ class Curriculum:
         training, number, steps = self.training, self.done, self.feed.steps
         begun, self._begun = self._begun, None
         if begun is None:
-            begun = _Begun(feed=self.feed.state())
+            begun = _EpochPosition(feed=self.feed.state())
             dropout.seed(self._stream(number))
         total = begun.total
         self.module.train()
@@ -190,7 +190,7 @@ class Curriculum:
             self._meter.update(step=step, losses=each, learning_rate=rate, tokens=tokens)
             self._show_step(step, total / (index + 1))
             if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
-                self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
+                self.save_inside(_EpochPosition(feed=begun.feed, updates=index + 1, total=total))
         return total / max(steps, 1)
 
     def _note(self, mean_loss: float, score: float | None, seconds: float) -> None:
@@ -207,17 +207,17 @@ class Curriculum:
         """Writes the checkpoint after an epoch."""
         self._save(None)
 
-    def save_inside(self, begun: _Begun) -> None:
+    def save_inside(self, begun: _EpochPosition) -> None:
         """Writes the checkpoint inside an epoch."""
         self._save(begun)
 
     def set_aside(self) -> bool:
-        """Writes the state to the checkpoint, for an equal run to go on from; False if there is none to write to."""
+        """Writes the state to the checkpoint, from which an equal run can resume; False without a checkpoint."""
         if self._begun is None:  # else the checkpoint is ahead: inside the next epoch, as are the weights
             self._save(None, in_any_case=True)
         return self.checkpoint is not None
 
-    def _save(self, begun: _Begun | None, *, in_any_case: bool = False) -> None:
+    def _save(self, begun: _EpochPosition | None, *, in_any_case: bool = False) -> None:
         """Writes a checkpoint, within the limits of SAVE_SECONDS and SAVE_COST; only the first process writes."""
         if self.checkpoint is None:
             return
@@ -254,7 +254,7 @@ class Curriculum:
             self.best_state = devices.split(best)
             if "begun" in state:
                 updates, total, self._spent, random = state["begun"]
-                self._begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
+                self._begun = _EpochPosition(feed=state["feed"], updates=updates, total=total, random=random)
         begun = self._begun.updates if self._begun else 0
         check_same(self.devices.place, f"after {self.done} epochs and {begun} updates")
 
@@ -273,11 +273,11 @@ class Curriculum:
             self._progress.update(step, self.most * self.steps, note=note)
 
 
-class Course(Curriculum):
-    """A training run of one task. `loss` receives outputs, targets, `weights` and, if batches carry them, soft targets.
+class TaskLoop(TrainingLoop):
+    """The training loop of a task. `loss` gets outputs, targets, `weights` and, where batches have them, soft targets.
 
-    `run` computes a batch's outputs if the module's own call does not. `whole`: validations take long, and lie between
-    whole passes.
+    `run` computes a batch's outputs if the module's own call does not. `whole`: an epoch is at least a
+    whole pass, for validations that take long.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ def _check_finite(losses: Sequence[float], tasks: Sequence[str], *, when: str) -
             raise NotFinite(f"the loss{of} is not finite in {when}", got=value, do="lower learning_rate")
 
 
-class _Begun(msgspec.Struct, frozen=True, kw_only=True):
+class _EpochPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Position of a run inside an epoch."""
 
     feed: dict[str, list[int]]  # the feed's state at the beginning of the epoch

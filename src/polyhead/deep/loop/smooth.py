@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from polyhead.deep.loop.feed import TrainingBatch
 from polyhead.deep.loop.loss import by_example, competing, span_each
-from polyhead.deep.nn.ends import OutputHead
+from polyhead.deep.nn.heads import OutputHead
 from polyhead.deep.recipes.weighting import log_outcomes
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import kind_of

@@ -19,9 +19,9 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
 from polyhead.deep.nn.runtime import precision_of
-from polyhead.deep.recipes.course import JointCourse, JointResult, RecipeResult, course_scores
-from polyhead.deep.recipes.learned import LearnedTrunk
+from polyhead.deep.recipes.joint_loop import JointLoop, JointResult, RecipeResult, joint_scores
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
+from polyhead.deep.recipes.trained_trunk import TrainedTrunk
 from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.errors import ConfigError, NotFinite, TrainError
 from polyhead.progress import counted
@@ -48,7 +48,7 @@ def fine_tuning(run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]
     return Bundles(run, trainings, [f"{line} in {run.project.bundle}"], lambda _: [f"{tasks} fine-tuned"])
 
 
-class TunedTrunk(LearnedTrunk):
+class TunedTrunk(TrainedTrunk):
     """One task's search and its bundle; an interrupted search resumes in the candidate where it stopped."""
 
     def __init__(self, run: TrainingRun, recipe: FineTune, prepared: Prepared) -> None:
@@ -134,14 +134,14 @@ def refine(
     which an interrupted search resumes; it may also contain other files. A candidate whose numbers do not stay finite
     has failed, and the search continues; raises NotFinite if all fail.
     """
-    best: tuple[SearchPoint, JointCourse, JointResult] | None = None
+    best: tuple[SearchPoint, JointLoop, JointResult] | None = None
     tried: list[CandidateResult] = []
     for candidate in (search or SearchGrid()).candidates:
         name = candidate_name(candidate)
         tuned = _with_candidate(prepared, candidate)
         recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
         tag = _tag(fingerprint_of([tuned], recipe, data), head, precision)
-        course = JointCourse(
+        loop = JointLoop(
             [tuned],
             joint_paths([tuned], data, recipe),
             data,
@@ -153,10 +153,10 @@ def refine(
             place=place,
         )
         if head is not None:
-            _start(course, head, tuned)
+            _start(loop, head, tuned)
         label = f"{prepared.task.name} {name}"
         try:
-            learned = course.learn(label, fresh=head is None)
+            learned = loop.learn(label, fresh=head is None)
         except NotFinite as error:
             tried.append(CandidateResult(candidate=candidate, error=error.what))
             if events is not None:
@@ -166,11 +166,11 @@ def refine(
         epochs = len(learned.fitted.history)
         tried.append(CandidateResult(candidate=candidate, score=score, best_epoch=epoch, epochs=epochs))
         if best is None or score > best[2].fitted.score:
-            best = (candidate, course, learned)
+            best = (candidate, loop, learned)
     if best is None:
         raise _all_failed(prepared, tried)
-    candidate, course, learned = best
-    training, scores = _with_candidate(prepared, candidate).training, course_scores(course, prepared)
+    candidate, loop, learned = best
+    training, scores = _with_candidate(prepared, candidate).training, joint_scores(loop, prepared)
     return RecipeResult(learned=learned, training=training, chosen=candidate, tried=tuple(tried), scores=scores)
 
 
@@ -196,10 +196,10 @@ def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, precision: str
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
-def _start(course: JointCourse, head: Mapping[str, np.ndarray], prepared: Prepared) -> None:
+def _start(loop: JointLoop, head: Mapping[str, np.ndarray], prepared: Prepared) -> None:
     """Loads the arrays into the task's part; raises TrainError if they belong to another part."""
-    settle_heads(course.module)  # like the given one
-    part = course.module.model.parts[prepared.task.name]
+    settle_heads(loop.module)  # like the given one
+    part = loop.module.model.parts[prepared.task.name]
     expected = {name: tuple(value.shape) for name, value in part.state_dict().items()}
     shapes = {name: tuple(value.shape) for name, value in head.items()}
     if expected != shapes:
@@ -211,5 +211,5 @@ def _start(course: JointCourse, head: Mapping[str, np.ndarray], prepared: Prepar
             do="give the task the strategy and labels that the head was trained with, or start from a fresh head",
         )
     part.load_state_dict({name: torch.tensor(np.asarray(value)) for name, value in head.items()})
-    if course.recipe.smoothing is not None and course.recipe.smoothing.spectral:
-        normalise_heads(course.module)
+    if loop.recipe.smoothing is not None and loop.recipe.smoothing.spectral:
+        normalise_heads(loop.module)

@@ -9,9 +9,9 @@ import torch
 
 from polyhead.bundle.write import FamilyDraft
 from polyhead.deep.nn.runtime import precision_of
-from polyhead.deep.recipes.course import JointCourse, RecipeResult, split_outputs
-from polyhead.deep.recipes.learned import LearnedTrunk, remove_checkpoint
+from polyhead.deep.recipes.joint_loop import JointLoop, RecipeResult, split_outputs
 from polyhead.deep.recipes.paths import fingerprint_of, joint_paths
+from polyhead.deep.recipes.trained_trunk import TrainedTrunk, remove_checkpoint
 from polyhead.errors import TrainError
 from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK, Joint, Training
@@ -19,7 +19,7 @@ from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.task_groups import task_groups
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
+from polyhead.train.heads import selection_rule
 from polyhead.train.job import Trainer, extractor_of
 from polyhead.train.record.draft import HeldRows, Trained
 from polyhead.train.record.lines import outlook
@@ -27,7 +27,7 @@ from polyhead.train.runs import SUFFIX, cache_folder
 from polyhead.train.training import TrainingRun
 
 
-class LearnsTogether(LearnedTrunk):
+class LearnsTogether(TrainedTrunk):
     """Trunk and tasks are trained together; with heads 'strip' only the trunk is kept.
 
     No text on which one of the tasks is evaluated is trained on, nor one of those that are `held` out. An interrupted
@@ -45,9 +45,9 @@ class LearnsTogether(LearnedTrunk):
         self.checkpoint = cache_folder(run.cache, "joint") / f"{self.fingerprint}{SUFFIX}"
 
     def learn(self, events: Events) -> RecipeResult:
-        """Runs one course of all tasks."""
+        """Runs one loop of all tasks."""
         place, recipe = self.run.place, self.recipe
-        course = JointCourse(
+        loop = JointLoop(
             self.prepared,
             joint_paths(self.prepared, self.data, recipe),
             self.data,
@@ -58,12 +58,12 @@ class LearnsTogether(LearnedTrunk):
             events=events,
             place=place,
         )
-        for line in joint_outlook(course):
+        for line in joint_outlook(loop):
             events.line(line)
-        return RecipeResult(learned=course.learn(), training=self.training)
+        return RecipeResult(learned=loop.learn(), training=self.training)
 
     def clean(self) -> None:
-        """Removes the course's checkpoint, and those of donors and probed heads."""
+        """Removes the loop's checkpoint, and those of donors and probed heads."""
         remove_checkpoint(self.checkpoint)
 
 
@@ -79,14 +79,14 @@ def joint_training(prepared: Sequence[Prepared]) -> Training:
     return next(iter(settings.values()))
 
 
-def joint_outlook(course: JointCourse) -> list[str]:
+def joint_outlook(loop: JointLoop) -> list[str]:
     """Lines about the run before it starts."""
-    paths = {name: [path] for name, path in course.paths.items()}
-    in_a_pass, prepared = course.mixture.in_a_pass, list(course.prepared.values())
-    lines = outlook(prepared, paths, course.data.architecture, kept=(), in_a_pass=in_a_pass)
-    place, parallel = course.place, course.recipe.parallel
+    paths = {name: [path] for name, path in loop.paths.items()}
+    in_a_pass, prepared = loop.mixture.in_a_pass, list(loop.prepared.values())
+    lines = outlook(prepared, paths, loop.data.architecture, kept=(), in_a_pass=in_a_pass)
+    place, parallel = loop.place, loop.recipe.parallel
     by = [f"{place.world} processes ({parallel}), the first on {place.device}"] if place.world > 1 else []
-    return [*lines, *course.mixture.lines(), *by]
+    return [*lines, *loop.mixture.lines(), *by]
 
 
 class LiveGroups(Trainer):
@@ -117,7 +117,7 @@ class LiveGroups(Trainer):
         """
         job, precision = self.job, extractor_of(self.job).precision
         folder = job.folder("live", group[0])
-        course = JointCourse(
+        loop = JointLoop(
             group,
             {p.task.name: job.paths[p.task.name][0] for p in group},
             extractor_of(job).data,
@@ -128,12 +128,12 @@ class LiveGroups(Trainer):
             events=job.events,
             frozen=True,
         )
-        learned = course.learn(", ".join(p.task.name for p in group))
-        served = course.module.served(getattr(torch, precision))
+        learned = loop.learn(", ".join(p.task.name for p in group))
+        served = loop.module.served(getattr(torch, precision))
         trained = []
         for p in group:
-            outputs = split_outputs(course, p, served)
-            decided = rule.deciding(p, outputs["validation"])
+            outputs = split_outputs(loop, p, served)
+            decided = selection_rule.deciding(p, outputs["validation"])
             part = Trained(
                 path=learned.paths[p.task.name],
                 arrays=learned.arrays[p.task.name],

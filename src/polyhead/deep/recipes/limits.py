@@ -12,7 +12,7 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.runs import ProcessRank
 
 
-def check_course(place: ProcessRank, recipe: Joint, prepared: Sequence[Prepared]) -> None:
+def check_joint_settings(place: ProcessRank, recipe: Joint, prepared: Sequence[Prepared]) -> None:
     """Raises ConfigError for settings of a recipe that these tasks, or processes, cannot follow."""
     _check_matrices(recipe, prepared)
     _check_passes(place, recipe, prepared)

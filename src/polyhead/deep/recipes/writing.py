@@ -9,7 +9,7 @@ import torch
 from polyhead.deep.examples import TextExamples, module_outputs
 from polyhead.deep.model import TextBatch
 from polyhead.deep.nn.decoder import TorchSteps
-from polyhead.deep.recipes.together import JointModel
+from polyhead.deep.recipes.joint_model import JointModel
 from polyhead.engine.generate.search import write
 from polyhead.tasks.task import Task
 from polyhead.text.tokenizer_file import open_tokenizer

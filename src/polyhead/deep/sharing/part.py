@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from polyhead.deep.nn.decoder import TextDecoder
 from polyhead.deep.nn.dropout import dropped
-from polyhead.deep.nn.ends import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
-from polyhead.deep.nn.ends import OutputHead as HeadModule
+from polyhead.deep.nn.heads import AttentionPooler, HashedWords, LearnedMix, WordRows, xavier
+from polyhead.deep.nn.heads import OutputHead as HeadModule
 from polyhead.deep.nn.layer import Dense, Layer, fill_normal
 from polyhead.deep.nn.positions import RowPlaces, relative_table
 from polyhead.deep.nn.trunk import States, run_layer

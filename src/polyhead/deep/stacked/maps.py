@@ -11,7 +11,7 @@ from msgspec import UNSET
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from polyhead.deep.nn.ends import ACTIVATIONS
+from polyhead.deep.nn.heads import ACTIVATIONS
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.compile.heads import Slot, folded_task
 from polyhead.plan import PLACE_OF, Path, Pool

@@ -14,7 +14,7 @@ from polyhead.errors import StoreError
 from polyhead.progress import Show, counted, progress_line
 from polyhead.store.jobs.answers import document_score, given_of, is_answer, surety_of
 from polyhead.store.jobs.documents import texts_by_id
-from polyhead.store.jobs.stored import AnswerSource, Numbering, StoredAnswers
+from polyhead.store.jobs.stored_answers import AnswerSource, Numbering, StoredAnswers
 from polyhead.tasks.agreement import AnswerChange, is_close, wilson
 from polyhead.tasks.task import Task
 from polyhead.values import Value, few_digits

@@ -16,7 +16,7 @@ from polyhead.progress import Show
 from polyhead.store.corpus.ids import as_ids, document_id, prefixes_of
 from polyhead.store.jobs.answers import ResultColumn, document_score, given_of, is_answer, stored_cells, surety_of
 from polyhead.store.jobs.documents import documents_of
-from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.stored_answers import StoredAnswers
 from polyhead.values import Value
 
 AT_ONCE = 2**16  # documents looked up at once

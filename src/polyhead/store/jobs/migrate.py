@@ -14,7 +14,7 @@ from polyhead.errors import StoreError
 from polyhead.files import LARGEST_CONFIG, read_plain, replace_file
 from polyhead.progress import Show
 from polyhead.store.jobs.compare import StoreComparison, check_agreement, check_whole_store, compare
-from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.stored_answers import StoredAnswers
 from polyhead.values import Value, from_json, to_json
 
 FORMAT = 1

@@ -16,7 +16,7 @@ from polyhead.data.tables.written import text_of_cell
 from polyhead.errors import ConfigError
 from polyhead.store.jobs.answers import stored_cells
 from polyhead.store.jobs.labels import AT_ONCE, ID, SCORE, TEXTS, LabelRequest, given_rows
-from polyhead.store.jobs.stored import StoredAnswers
+from polyhead.store.jobs.stored_answers import StoredAnswers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.values import few_digits

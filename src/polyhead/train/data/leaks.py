@@ -14,7 +14,7 @@ import msgspec
 
 from polyhead.errors import EmptyData
 from polyhead.progress import counted
-from polyhead.text.letters import letters_of
+from polyhead.text.normalize import letters_of
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value

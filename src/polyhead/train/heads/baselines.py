@@ -16,7 +16,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
 from polyhead.train.heads import tf_idf
-from polyhead.train.heads.rule import choosing_score
+from polyhead.train.heads.selection_rule import choosing_score
 from polyhead.train.heads.trials import Trial, Trials
 from polyhead.train.record.draft import Baselines, Trained
 

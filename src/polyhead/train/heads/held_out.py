@@ -22,7 +22,7 @@ from polyhead.tasks.task import Task
 from polyhead.train.candidates import candidate_path, candidates
 from polyhead.train.data.encoder import encoding_precision, load_any_trunk
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.prepare import wanted_of
 from polyhead.train.data.prepared import FEW, FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
@@ -31,8 +31,8 @@ from polyhead.train.events import Events
 from polyhead.train.heads.inputs import inputs_of
 from polyhead.train.heads.label_words import prior_of, settings_to_try
 from polyhead.train.heads.linear import Inputs
-from polyhead.train.heads.rule import clearly_less
 from polyhead.train.heads.search import PENALTIES, Swept, solution_of, swept
+from polyhead.train.heads.selection_rule import clearly_less
 from polyhead.train.runs import cache_folder, stream
 
 

@@ -13,9 +13,9 @@ from polyhead.plan import PLACE_OF, Path
 from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedRows
 from polyhead.train.data.batches import UNLABELLED, outputs_of
-from polyhead.train.data.kept import KeptBatch, KeptExamples
+from polyhead.train.data.kept_examples import KeptBatch, KeptExamples
+from polyhead.train.heads.hashed_basis import HashedBasis
 from polyhead.train.heads.linear import Inputs, Solution, numbered
-from polyhead.train.heads.span import HashedSpan
 from polyhead.train.runs import deep
 
 AT_ONCE = 256  # examples whose inputs are computed at a time
@@ -39,7 +39,7 @@ def attends_alike(path: Path, arrays: Arrays) -> bool:
     return path.pool.positions == "attention" and not path.head.hidden and not arrays[QUERY].any()
 
 
-def solved_arrays(path: Path, solution: Solution, span: HashedSpan | None) -> dict[str, np.ndarray]:
+def solved_arrays(path: Path, solution: Solution, span: HashedBasis | None) -> dict[str, np.ndarray]:
     """The arrays of a solved head, with those of a pooler that gives the mean; `span` is of words that it reads."""
     words = 0 if span is None else span.size
     arrays = {WEIGHT: np.ascontiguousarray(solution.weight[:, words:], np.float32)}

@@ -16,7 +16,7 @@ from polyhead.plan import Path
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Input
-from polyhead.train.data.kept import KeptExamples
+from polyhead.train.data.kept_examples import KeptExamples
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.heads.inputs import inputs_of

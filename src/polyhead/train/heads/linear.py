@@ -11,8 +11,8 @@ import numpy as np
 
 from polyhead.tasks.task import LossName
 from polyhead.text.hashing import HashedText
+from polyhead.train.heads.hashed_basis import HashedBasis
 from polyhead.train.heads.losses import row_losses
-from polyhead.train.heads.span import HashedSpan
 
 AXES_ROWS = 4  # rows for each input that say enough of the principal axes
 LEAST = 1e-9  # squared length, as a share of the longest axis', that is rounding
@@ -73,7 +73,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         before = self.values.shape[1] - prior.shape[1]
         return msgspec.structs.replace(self, prior=strength * np.pad(prior, ((0, 0), (before, 0))))
 
-    def beside(self, span: HashedSpan, each: Sequence[Sequence[HashedText]]) -> Inputs:
+    def beside(self, span: HashedBasis, each: Sequence[Sequence[HashedText]]) -> Inputs:
         """The same with each row's hashed text, option or word as the first inputs; `each` are the examples'."""
         assert self.places is not None
         if self.loss == "ranking":

@@ -29,7 +29,7 @@ from polyhead.train.data.prepare import wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.source import FeatureRequest, FeatureSource
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
+from polyhead.train.heads import selection_rule
 from polyhead.train.heads.baselines import baselines_of
 from polyhead.train.heads.inputs import scaled
 from polyhead.train.heads.temperature import best_scale
@@ -115,7 +115,7 @@ def _tried(trials: Trials, paths: Sequence[Path]) -> list[Trial]:
             trials_done.append(trials.tried(candidate, path))
             longest = max(longest, trial_clock.wall if candidate.solver == "steps" else 0.0)
             if len(prepared.train.examples.targets) >= TOLD_FROM:
-                score = rule.choosing_score(task, trials.held, trials_done[-1].outputs)
+                score = selection_rule.choosing_score(task, trials.held, trials_done[-1].outputs)
                 events.line(f"{task.name}: {candidate.name}: validation {metric} {score:.4f}")
     return trials_done
 
@@ -136,9 +136,12 @@ def train_task(
         weight = choose_weight(task, trials.sides, outputs)
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
         task = with_transitions(task, learned.targets, weight)
-        tried = {trial.candidate.name: rule.choosing_score(task, trials.held, trial.outputs) for trial in trials_done}
+        tried = {
+            trial.candidate.name: selection_rule.choosing_score(task, trials.held, trial.outputs)
+            for trial in trials_done
+        }
         if prepared.finds_threshold:
-            task = rule.with_threshold(task, trials.held, outputs)
+            task = selection_rule.with_threshold(task, trials.held, outputs)
         scores = {"validation": trials.held.scores(task, outputs)}  # as `evaluate` scores these rows later
         if prepared.test is not None:
             test = trials.outputs(best.path, arrays, prepared.test)

@@ -16,15 +16,15 @@ from polyhead.data.split import folds
 from polyhead.plan import Path
 from polyhead.project.strategies.base import HeadCandidate
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.kept import KeptExamples, examples_of, hashed_words, tell_unread
+from polyhead.train.data.kept_examples import KeptExamples, examples_of, hashed_words, tell_unread
 from polyhead.train.data.prepared import FOLDS, Prepared, Split
 from polyhead.train.data.source import FeatureSource
 from polyhead.train.events import Events
-from polyhead.train.heads import label_words, rule
+from polyhead.train.heads import label_words, selection_rule
+from polyhead.train.heads.hashed_basis import HashedBasis
 from polyhead.train.heads.inputs import head_outputs, inputs_of, shifted, solved_arrays
 from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.search import PENALTIES, Swept, solution_of, swept
-from polyhead.train.heads.span import HashedSpan
 from polyhead.train.runs import Fitted, deep, stream
 
 REFITTED_BELOW = 10_000  # labelled rows: with fewer, a head trained in steps is trained once more, on all of them
@@ -59,7 +59,7 @@ class Trials:
         self._linear: list[Trial] = []  # tried so far
         self._best: dict[int, int] = {}  # number of linear heads -> index of the best of them, for spans
         self._priors: dict[Path, np.ndarray | None] = {}
-        self._spans: dict[Path, HashedSpan] = {}
+        self._spans: dict[Path, HashedBasis] = {}
         self._kept: dict[int, tuple[dict[str, np.ndarray], Fitted]] = {}  # by `id` of a linear trial
         self.held = prepared.validation.examples
         whole = prepared.whole
@@ -96,7 +96,7 @@ class Trials:
         linear = self.linear
         if linear is None or candidate.solver == "linear":
             return False
-        return rule.choosing_score(self.prepared.task, self.held, linear.outputs) >= PERFECT
+        return selection_rule.choosing_score(self.prepared.task, self.held, linear.outputs) >= PERFECT
 
     def tried(self, candidate: HeadCandidate, path: Path) -> Trial:
         """The candidate, fitted without the selection rows."""
@@ -111,7 +111,7 @@ class Trials:
         """The best linear head by its loss, unless one trained in steps has a clearly better score."""
         linear = self.best_linear(trials)
         ranked = [*([] if linear is None else [linear]), *(trial for trial in trials if trial.losses is None)]
-        return ranked[rule.best_of(self.prepared.task, self.held, [trial.outputs for trial in ranked])]
+        return ranked[selection_rule.best_of(self.prepared.task, self.held, [trial.outputs for trial in ranked])]
 
     def best_linear(self, trials: Sequence[Trial]) -> Trial | None:
         """The first of the linear heads, unless the loss of a later one is clearly smaller.
@@ -124,7 +124,7 @@ class Trials:
         linear.sort(key=lambda trial: trial.path.pool.layers != "beside")
         if linear and kind_of(task).default_metric(task) == "span_f1":
             if (tried := len(linear)) not in self._best:  # the comparison takes seconds
-                self._best[tried] = rule.best_of(task, self.held, [trial.outputs for trial in linear])
+                self._best[tried] = selection_rule.best_of(task, self.held, [trial.outputs for trial in linear])
             return linear[self._best[tried]]
         best: Trial | None = None
         for trial in linear:
@@ -162,7 +162,7 @@ class Trials:
         assert arrays is not None
         if trial.offset is not None:
             arrays = shifted(arrays, trial.offset)
-        score = rule.choosing_score(self.prepared.task, self.held, trial.outputs)
+        score = selection_rule.choosing_score(self.prepared.task, self.held, trial.outputs)
         return arrays, msgspec.structs.replace(fitted, score=score)
 
     def _shifted(self, trial: Trial) -> Trial:
@@ -177,7 +177,7 @@ class Trials:
         task, targets = self.prepared.task, self.prepared.train.examples.targets
         offsets = [None, *kind_of(task).offsets(task, targets)]
         shifted_outputs = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
-        scores = [rule.choosing_score(task, held, shifted) for shifted in shifted_outputs]
+        scores = [selection_rule.choosing_score(task, held, shifted) for shifted in shifted_outputs]
         best = int(np.argmax(scores))
         return scores[best], shifted_outputs[best], offsets[best]
 
@@ -210,19 +210,19 @@ class Trials:
                 first = first or step
                 is_least = not steps or step.losses.mean() < steps[0].losses.mean()
                 steps = [step] if is_least else [*steps, step]
-            if not least or rule.clearly_less(steps[0].losses, least[0].losses, least_errors=1.0):
+            if not least or selection_rule.clearly_less(steps[0].losses, least[0].losses, least_errors=1.0):
                 least, prior = steps, strength
         progress.finish()
         assert first is not None
-        if path.head.separate and not rule.clearly_less(least[0].losses, first.losses):
+        if path.head.separate and not selection_rule.clearly_less(least[0].losses, first.losses):
             least = [first]  # the cosine alone
-        least = least if rule.compares_penalties(self.prepared.task) else least[:1]
+        least = least if selection_rule.compares_penalties(self.prepared.task) else least[:1]
         answered: list[list[np.ndarray]] = []  # outputs of all held-out rows with each penalty
         for step in least:
             parts = [solved_arrays(path, solution, self._spans.get(path)) for solution in step.heads]
             sides_outputs = [self.outputs(path, arrays, held) for arrays, (_, held) in zip(parts, pairs, strict=True)]
             answered.append([row for outputs in sides_outputs for row in outputs])
-        best = rule.best_penalty(self.prepared.task, self.held, answered)
+        best = selection_rule.best_penalty(self.prepared.task, self.held, answered)
         return Trial(
             candidate=candidate,
             path=path,
@@ -247,12 +247,12 @@ class Trials:
         hashed = hashed_words(split.examples, path)
         return inputs if hashed is None else inputs.beside(self._span(path, inputs.values), hashed)
 
-    def _span(self, path: Path, values: np.ndarray) -> HashedSpan:
+    def _span(self, path: Path, values: np.ndarray) -> HashedBasis:
         """Coordinates for the hashed words of all labelled texts, scaled to the dense inputs (rows, inputs)."""
         if path not in self._spans:
             each = hashed_words(self.prepared.whole or self.prepared.train.examples, path) or []
             texts = [text for row_texts in each for text in row_texts]
-            self._spans[path] = HashedSpan(texts, path.head.words, beside=values)
+            self._spans[path] = HashedBasis(texts, path.head.words, beside=values)
         return self._spans[path]
 
     def _prior(self, path: Path) -> np.ndarray | None:
@@ -283,7 +283,7 @@ def _is_clearly_better(trial: Trial, before: Trial) -> bool:
     assert trial.losses is not None and before.losses is not None
     assert trial.examples is not None and before.examples is not None
     losses = trial.losses[np.isin(trial.examples, before.examples)]
-    return rule.clearly_less(losses, before.losses[np.isin(before.examples, trial.examples)])
+    return selection_rule.clearly_less(losses, before.losses[np.isin(before.examples, trial.examples)])
 
 
 def split_of(examples: Examples) -> Split:

@@ -9,7 +9,7 @@ from polyhead._version import __version__
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, DataError, TrainError
 from polyhead.evaluate.details import details_of
-from polyhead.evaluate.held import held_file, matched, read_held
+from polyhead.evaluate.held_out import held_file, matched, read_held
 from polyhead.evaluate.on_project import homes
 from polyhead.evaluate.report.evaluation import Reported, page_of
 from polyhead.evaluate.scores import evaluation_from

@@ -18,7 +18,7 @@ from polyhead.project.tables import AllocationRule
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.data.task_groups import task_groups
-from polyhead.train.record.compared import no_comparison
+from polyhead.train.record.comparison import no_comparison
 from polyhead.values import Value
 
 Fingerprint = dict[str, object]

@@ -8,8 +8,8 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from polyhead.encoder.data import TextSettings
+from polyhead.text.script_coverage import unread_texts
 from polyhead.text.tokenize import Tokenizer
-from polyhead.text.unread import unread_texts
 
 LATIN = {
     "English": "The delivery arrived two days late and the box was damaged.",

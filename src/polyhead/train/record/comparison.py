@@ -16,7 +16,7 @@ from polyhead.data.read import Examples
 from polyhead.engine.backends import encoding_backend
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
-from polyhead.evaluate.held import HeldAnswers
+from polyhead.evaluate.held_out import HeldAnswers
 from polyhead.plan import TRUNK, owners_of
 from polyhead.progress import counted
 from polyhead.tasks.agreement import same_answer
@@ -25,7 +25,7 @@ from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, split_rows
 from polyhead.train.events import Events
-from polyhead.train.heads.rule import LEAST_ROWS
+from polyhead.train.heads.selection_rule import LEAST_ROWS
 
 MOST = 2000  # rows compared, evenly spaced: each passes through the trunk for either version
 PIECE = 256  # inputs answered at a time: bounds memory, and allows progress

@@ -212,7 +212,7 @@ class JointLoss(nn.Module):
         return parameters + ([weights[places.index(task)] for task in tasks] if weights else [])
 
 
-MOST = 2 << 30  # maximum bytes of memory for the texts of one course
+MOST = 2 << 30  # maximum bytes of memory for the texts of one loop
 BATCH = 64
 
 

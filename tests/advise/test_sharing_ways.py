@@ -6,7 +6,17 @@ import msgspec
 import pytest
 import tomli_w
 
-from polyhead.advise.ways import ALL, ALONE, OWN, chosen_ways, declared, project_file, read_task_set, unfit, ways_of
+from polyhead.advise.sharing_ways import (
+    ALL,
+    ALONE,
+    OWN,
+    chosen_ways,
+    declared,
+    project_file,
+    read_task_set,
+    unfit,
+    ways_of,
+)
 from polyhead.deep.recipes.paths import joint_paths
 from polyhead.errors import ConfigError
 from polyhead.project.pretrained import load_trunk

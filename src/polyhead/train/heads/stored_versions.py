@@ -10,13 +10,13 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.data.read import Examples
 from polyhead.plan import Path
-from polyhead.train.data.kept import examples_of
+from polyhead.train.data.kept_examples import examples_of
 from polyhead.train.data.prepare import wanted_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.events import Events
 from polyhead.train.heads.inputs import head_outputs
-from polyhead.train.record.compared import Ask, Asked, Outputs
+from polyhead.train.record.comparison import Ask, Asked, Outputs
 
 
 def asked_of_features(source: StoredFeatures) -> Ask:

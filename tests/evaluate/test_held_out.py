@@ -10,7 +10,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
-from polyhead.evaluate.held import held_file, held_of, read_held
+from polyhead.evaluate.held_out import held_file, held_of, read_held
 from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
 from support import head_search, tiny_project

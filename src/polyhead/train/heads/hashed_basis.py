@@ -1,4 +1,4 @@
-"""Hashed words as inputs of a linear head, few enough to be solved together with the dense ones.
+"""A low-dimensional basis of the training texts' hashed words, as further inputs of a linear head.
 
 A ridge penalty leaves the weights of columns in the span of the training rows, so the rows' coordinates in that span
 take the place of the columns: with rows X (weighted by the inverse document frequency of Salton and Buckley 1988) and X
@@ -21,8 +21,8 @@ SHARE = 1.0  # variance of the words, for inputs of variance 1
 LEAST = 1e-5  # share of the largest eigenvalue below which a direction is rounding
 
 
-class HashedSpan:
-    """Coordinates in the space that the hashed words of some texts span."""
+class HashedBasis:
+    """Coordinates of texts in the space that is spanned by the hashed words of some texts (the landmarks)."""
 
     def __init__(self, texts: Sequence[HashedText], columns: int, *, beside: np.ndarray | None = None) -> None:
         """`texts` are those to train on, one or more; their variance becomes SHARE of that of other inputs `beside`."""

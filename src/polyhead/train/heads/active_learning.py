@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.check.labelling import LabelFile, Text, answers_in, first_texts, known_label, next_texts
+from polyhead.check.active_learning import LabelFile, Text, answers_in, first_texts, known_label, next_texts
 from polyhead.data.guess_kind import SINGLE_LABEL
 from polyhead.data.read import Examples
 from polyhead.data.read_report import ReadReport

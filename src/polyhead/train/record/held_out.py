@@ -19,7 +19,7 @@ from polyhead.engine.familiar import LEAST, directions, reads_one_text
 from polyhead.engine.session import Session, vector_path
 from polyhead.errors import PolyheadError, TrainError
 from polyhead.evaluate.drift import profile_of
-from polyhead.evaluate.held import HeldAnswers, held_file, held_of, read_held
+from polyhead.evaluate.held_out import HeldAnswers, held_file, held_of, read_held
 from polyhead.evaluate.profile import ModelView, as_texts, asked, profile_rows, profile_texts, sample
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.plan import Path

@@ -21,7 +21,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.deep.loop.devices import from_first, process_group
 from polyhead.deep.nn.runtime import numerics, precision_of
-from polyhead.deep.recipes.course import JointResult, RecipeResult
+from polyhead.deep.recipes.joint_loop import JointResult, RecipeResult
 from polyhead.deep.recipes.paths import joint_paths, with_owner
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
@@ -35,9 +35,9 @@ from polyhead.tasks.task import Task, owner_of
 from polyhead.train.candidates import constant_scores
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
-from polyhead.train.heads import rule
+from polyhead.train.heads import selection_rule
 from polyhead.train.record.draft import HeldRows, Trained, finite_scores, task_card, validation_probes
-from polyhead.train.record.held import held_answers, keep_held, with_seen_by
+from polyhead.train.record.held_out import held_answers, keep_held, with_seen_by
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.runs import SUFFIX
 from polyhead.train.training import BundleTraining, CandidateResult, Scores, TrainingResult, TrainingRun, candidate_name
@@ -80,7 +80,7 @@ def lineage_of(root: FilePath) -> Lineage | None:
     return from_json(raw, Lineage, source=str(root / TRUNK / LINEAGE))
 
 
-class LearnedTrunk(BundleTraining):
+class TrainedTrunk(BundleTraining):
     """A bundle whose trunk is trained: found by its fingerprint, or trained, scored and written atomically.
 
     A bundle of other tasks or another trunk is never changed. `recipe` is the way of training.
@@ -145,7 +145,7 @@ class LearnedTrunk(BundleTraining):
         learned = self.learn(events)
         lineage, scores = self._lineage(learned), Scores()
         if self.run.place.is_first:
-            scores, held = write_learned(self.run.root, self.prepared, learned.learned, lineage, keep=self._keeps_heads)
+            scores, held = write_trained(self.run.root, self.prepared, learned.learned, lineage, keep=self._keeps_heads)
             for name, rows in held.items():
                 answers = held_answers(rows, lineage.numerics)
                 keep_held(self.run.cache, name, learned.learned.arrays[name], answers)
@@ -229,7 +229,7 @@ def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
     return scores | {name: bundle.split_scores(name) for name in bundle.tasks}
 
 
-def write_learned(
+def write_trained(
     root: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
 ) -> tuple[Scores, dict[str, HeldRows]]:
     """Builds the bundle under a temporary name, scores its tasks' final answers, and renames it.
@@ -351,7 +351,7 @@ def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[dict[str, T
         for split in p.splits[1:]:
             words = split.examples.words if kind_of(p.task).per_word else None
             outputs[split.name] = session.outputs(p.task.name, split.examples.inputs, words=words)
-        decided = rule.deciding(p, outputs["validation"])
+        decided = selection_rule.deciding(p, outputs["validation"])
         tasks[p.task.name], scores[p.task.name] = decided.task, decided.scores(outputs)
         held[p.task.name] = HeldRows(examples=p.validation.examples, outputs=outputs["validation"])
     return tasks, scores, held

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyhead.check.labelling import LabelFile, answers_in, rows_with_text
+from polyhead.check.active_learning import LabelFile, answers_in, rows_with_text
 from polyhead.errors import BadValue, UnknownLabel
 
 TEXTS = {1: "hello", 2: "world"}

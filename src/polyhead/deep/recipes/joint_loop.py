@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from polyhead.data.read import Examples
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.devices import check_same, devices_of, gathered
-from polyhead.deep.loop.fit import Curriculum
+from polyhead.deep.loop.fit import TrainingLoop
 from polyhead.deep.loop.smooth import normalise_heads, settle_heads
-from polyhead.deep.recipes.limits import check_course
+from polyhead.deep.recipes.joint_model import JointLoss, JointModel, keep_texts
+from polyhead.deep.recipes.limits import check_joint_settings
 from polyhead.deep.recipes.paths import joint_paths, with_trunk
 from polyhead.deep.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
-from polyhead.deep.recipes.together import JointLoss, JointModel, keep_texts
 from polyhead.deep.recipes.weighting import Objective
 from polyhead.deep.recipes.writing import task_outputs
 from polyhead.deep.sharing.make import arrays_of_part
@@ -38,12 +38,12 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
-from polyhead.train.data.kept import tell_unread
+from polyhead.train.data.kept_examples import tell_unread
 from polyhead.train.data.prepare import arrays_from_donor, donor_task
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.events import Events, Meter
-from polyhead.train.heads.rule import selection_score
+from polyhead.train.heads.selection_rule import selection_score
 from polyhead.train.runs import SUFFIX, Fitted, ProcessRank, stream
 from polyhead.train.training import CandidateResult
 
@@ -72,7 +72,7 @@ class RecipeResult(msgspec.Struct, frozen=True, kw_only=True):
     scores: dict[str, dict[str, float]] = {}  # for a search: split -> metric -> value, on whole splits
 
 
-class JointCourse:
+class JointLoop:
     """Trains parts of several tasks, and unless `frozen` the trunk; keeps the best mean of their validation scores.
 
     If epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name any
@@ -103,7 +103,7 @@ class JointCourse:
         self.place, self._checkpoint, self.events = place or ProcessRank(), checkpoint, events or Events()
         self.precision = precision
         self.frozen = frozen
-        check_course(self.place, recipe, prepared)
+        check_joint_settings(self.place, recipe, prepared)
         self.tokenizer = Tokenizer(data.tokenizer, data.settings)
         self.module = self.together(
             data,
@@ -149,7 +149,7 @@ class JointCourse:
             read = [*self.examples.values(), *(examples for _, examples in self._validation.values())]
             keep_texts(self.module, read, self.events)
         self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
-        curriculum = Curriculum(
+        loop = TrainingLoop(
             devices,
             self.feed(),
             score=self._score,
@@ -161,9 +161,9 @@ class JointCourse:
             label=label,
             last=self.recipe.scheme == "dataset" or self.recipe.sampling.kind == "schedule",
         )
-        for names in (n for epoch in range(curriculum.done) for n in self.mixture.updates(epoch)):
+        for names in (n for epoch in range(loop.done) for n in self.mixture.updates(epoch)):
             self._meter.read(names)
-        fitted = curriculum.train()
+        fitted = loop.train()
         with devices.published():
             return self._learned(fitted)
 
@@ -243,70 +243,70 @@ def _evenly_spaced(split: Split, rows: int | None) -> Examples:
     return split.examples.take(sorted({round(i) for i in np.linspace(0, count - 1, rows)}))
 
 
-def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
+def start_parts(loop: JointLoop, *, checkpoint: FilePath | None = None) -> None:
     """Initializes parts as recipe and strategies require; random ones are initialized already.
 
-    Training for this happens now, over the course's trunk, frozen; if interrupted it resumes next to `checkpoint`. A
-    course that resumes from a checkpoint skips it.
+    Training for this happens now, over the loop's trunk, frozen; if interrupted it resumes next to `checkpoint`. A
+    loop that resumes from a checkpoint skips it.
     """
     resumes = checkpoint is not None and checkpoint.exists()
-    check_same(course.place, "one" if resumes else "none")  # else some would train heads, the others all
+    check_same(loop.place, "one" if resumes else "none")  # else some would train heads, the others all
     if resumes:
         return
-    _start_prompts(course, checkpoint)
-    if course.recipe.head_epochs and not course.frozen:
-        _probe(course, checkpoint)
+    _start_prompts(loop, checkpoint)
+    if loop.recipe.head_epochs and not loop.frozen:
+        _probe(loop, checkpoint)
 
 
-def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
+def _probe(loop: JointLoop, checkpoint: FilePath | None) -> None:
     """All parts are trained together for the recipe's `head_epochs`; the best of these epochs is kept.
 
     A schedule counts the epochs that follow, and its first ones may leave tasks out: here tasks are drawn by size.
     """
-    recipe = msgspec.structs.replace(course.recipe, head_epochs=0, head_rate=1.0)
+    recipe = msgspec.structs.replace(loop.recipe, head_epochs=0, head_rate=1.0)
     if recipe.sampling.kind == "schedule":
         recipe = msgspec.structs.replace(recipe, sampling=Sampling(cap=recipe.sampling.cap))
-    epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
+    epochs, rate = loop.recipe.head_epochs, loop.recipe.head_learning_rate
     training = msgspec.structs.replace(
-        course.training, epochs=epochs, patience=epochs, least_updates=0, learning_rate=rate
+        loop.training, epochs=epochs, patience=epochs, least_updates=0, learning_rate=rate
     )
     probing = _over_frozen_trunk(
-        course,
-        list(course.prepared.values()),
-        course.paths,
+        loop,
+        list(loop.prepared.values()),
+        loop.paths,
         recipe,
         training=training,
         checkpoint=_beside(checkpoint, "heads"),
-        place=course.place,
+        place=loop.place,
     )
-    for name, part in course.module.model.parts.items():
+    for name, part in loop.module.model.parts.items():
         _fill(probing.module.model.parts[name], arrays_of_part(part))
     probed = probing.learn("heads over the frozen trunk", fresh=False)
-    settle_heads(course.module)  # like those that were probed
+    settle_heads(loop.module)  # like those that were probed
     for name, arrays in probed.arrays.items():
-        _fill(course.module.model.parts[name], arrays)
+        _fill(loop.module.model.parts[name], arrays)
     for owner, arrays in probed.families.items():
-        _fill(course.module.model.families[owner], arrays)
+        _fill(loop.module.model.families[owner], arrays)
     if recipe.smoothing is not None and recipe.smoothing.spectral:
-        normalise_heads(course.module)
+        normalise_heads(loop.module)
 
 
 def _beside(checkpoint: FilePath | None, ending: str) -> FilePath | None:
     return checkpoint.with_name(f"{checkpoint.stem}-{ending}{SUFFIX}") if checkpoint is not None else None
 
 
-def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
-    kept = [name for name, prepared in course.prepared.items() if prepared.donor is not None]
+def _start_prompts(loop: JointLoop, checkpoint: FilePath | None) -> None:
+    kept = [name for name, prepared in loop.prepared.items() if prepared.donor is not None]
     if kept:
-        course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
-    for name, prepared in course.prepared.items():
-        strategy, part = prepared.strategy.under, course.module.model.parts[name]
+        loop.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
+    for name, prepared in loop.prepared.items():
+        strategy, part = prepared.strategy.under, loop.module.model.parts[name]
         if strategy.frequent_rows:
-            rows = frequent_tokens(prepared, course.tokenizer, strategy.frequent_rows)
-            words = course.data.arrays["embeddings.word.weight"][rows]
+            rows = frequent_tokens(prepared, loop.tokenizer, strategy.frequent_rows)
+            words = loop.data.arrays["embeddings.word.weight"][rows]
             _fill(part, {"prompt.weight": np.asarray(words)})
         if strategy.donor_arrays():
-            take(part, strategy, donor(course, prepared, checkpoint))
+            take(part, strategy, donor(loop, prepared, checkpoint))
 
 
 def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.ndarray:
@@ -320,20 +320,20 @@ def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.n
     return generator.choice(np.array(known), size=rows, replace=len(known) < rows)
 
 
-def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) -> dict[str, np.ndarray]:
+def donor(loop: JointLoop, prepared: Prepared, checkpoint: FilePath | None) -> dict[str, np.ndarray]:
     """Prompt, pooler and head of the task alone over the frozen trunk: from an earlier run, or trained now."""
     if prepared.donor is not None:
         return prepared.donor.arrays
     name, donor_wanted = prepared.task.name, donor_task(prepared)
     file = _beside(checkpoint, f"donor-{name}")
     trained = _over_frozen_trunk(
-        course,
+        loop,
         [donor_wanted],
-        joint_paths([donor_wanted], course.data, ONE_TASK),
+        joint_paths([donor_wanted], loop.data, ONE_TASK),
         ONE_TASK,
         training=donor_wanted.training,
-        checkpoint=file if course.place.is_first else None,
-        place=ProcessRank(device=course.place.device),
+        checkpoint=file if loop.place.is_first else None,
+        place=ProcessRank(device=loop.place.device),
     )
     return trained.learn(f"{name} (donor)").arrays[name]
 
@@ -349,22 +349,22 @@ def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _over_frozen_trunk(
-    course: JointCourse, prepared: Sequence[Prepared], paths: Mapping[str, Path], recipe: Joint, **named: Any
-) -> JointCourse:
-    """Another course over the same trunk, frozen, in the same precision."""
-    of_course: dict[str, Any] = {"precision": course.precision, "events": course.events}
-    return JointCourse(prepared, paths, course.data, recipe, **of_course, **named, frozen=True)
+    loop: JointLoop, prepared: Sequence[Prepared], paths: Mapping[str, Path], recipe: Joint, **named: Any
+) -> JointLoop:
+    """Another loop over the same trunk, frozen, in the same precision."""
+    settings: dict[str, Any] = {"precision": loop.precision, "events": loop.events}
+    return JointLoop(prepared, paths, loop.data, recipe, **settings, **named, frozen=True)
 
 
-def course_scores(course: JointCourse, prepared: Prepared) -> dict[str, dict[str, float]]:
-    """One task's metrics on its whole validation and test splits, with the course's module now."""
-    return prepared.scores(split_outputs(course, prepared, course.module))
+def joint_scores(loop: JointLoop, prepared: Prepared) -> dict[str, dict[str, float]]:
+    """One task's metrics on its whole validation and test splits, with the loop's module now."""
+    return prepared.scores(split_outputs(loop, prepared, loop.module))
 
 
-def split_outputs(course: JointCourse, prepared: Prepared, module: JointModel) -> dict[str, list[np.ndarray]]:
-    """The outputs of a course's module for a task's whole validation and test splits."""
+def split_outputs(loop: JointLoop, prepared: Prepared, module: JointModel) -> dict[str, list[np.ndarray]]:
+    """The outputs of a loop's module for a task's whole validation and test splits."""
     task, outputs = prepared.task, dict[str, list[np.ndarray]]()
     for split in prepared.splits[1:]:
-        texts = text_examples(split.examples, task, course.tokenizer)
-        outputs[split.name] = task_outputs(module, task, texts, course.data.tokenizer)
+        texts = text_examples(split.examples, task, loop.tokenizer)
+        outputs[split.name] = task_outputs(module, task, texts, loop.data.tokenizer)
     return outputs
