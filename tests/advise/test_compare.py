@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from advise.test_ways import tasks_in
+from advise.test_sharing_ways import tasks_in
 from polyhead.advise import compare as comparing
 from polyhead.advise.compare import Compared, Comparing, Corrections, Settings, trained_scores, with_frontier
 from polyhead.advise.measure import Counted, WayCosts

@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.numpy import save_file
 
-from advise.test_ways import tasks_in
+from advise.test_sharing_ways import tasks_in
 from polyhead.advise.choice import Budget, next_step, task_advice
 from polyhead.advise.labels import LearningCurve, curve_of
 from polyhead.advise.ladder import Ladder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advise.test_ways import tasks_in
+from advise.test_sharing_ways import tasks_in
 from polyhead.advise.choice import Budget, TrunkTrial
 from polyhead.advise.trunks import advised, chosen_trunk
 from polyhead.errors import ConfigError

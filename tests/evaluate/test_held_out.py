@@ -10,7 +10,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.data.read import Examples, ReadReport
-from polyhead.evaluate.held_out import held_file, held_of, read_held
+from polyhead.evaluate.held_out import encode_held_out, held_out_file, read_held_out
 from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
 from support import head_search, tiny_project
@@ -86,7 +86,9 @@ def test_answers_of_folds_are_not_those_of_the_part_that_learned_from_all_rows(t
     """A fold's head has not seen the row, so its outputs are not what the bundle answers."""
     from polyhead import Session
 
-    held = read_held(held_file(trained / "bundle-cache", "mood", Bundle.open(trained / "bundle").record("mood").arrays))
+    held = read_held_out(
+        held_out_file(trained / "bundle-cache", "mood", Bundle.open(trained / "bundle").record("mood").arrays)
+    )
     data = [json.loads(line) for line in (trained / "data" / "messages-train.jsonl").read_text().splitlines()]
     texts = [(data[row - 1]["text"],) for row in held.rows]
     fresh = Session(trained / "bundle", backend="torch").outputs("mood", texts)
@@ -104,10 +106,10 @@ def test_rows_like_those_that_a_version_learned_from_are_known_by_their_texts_an
         return Examples(inputs=inputs, targets=targets, words=None, rows=numbers, report=report, groups=[*groups])
 
     learned, outputs = examples(("One", "ann"), ("two", None), ("three", "bob")), [np.zeros(2)]
-    kept = held_of(learned.take([1]), outputs, folds=0, computed={}, learned=learned)
+    kept = encode_held_out(learned.take([1]), outputs, folds=0, computed={}, learned=learned)
     now = examples(("one ", None), ("two", None), ("four", "ann"), ("four", None), ("three", "eve"), ("five", "eve"))
     assert kept.unlearned(now) == [1, 3, 5]
-    assert held_of(learned.take([1]), outputs, folds=0, computed={}).unlearned(now) is None
+    assert encode_held_out(learned.take([1]), outputs, folds=0, computed={}).unlearned(now) is None
 
 
 def test_kept_answers_hold_no_text(trained):

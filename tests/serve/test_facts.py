@@ -13,7 +13,7 @@ from polyhead.serve.app import application
 from polyhead.tasks.calibration import Calibration
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_trunk
-from polyhead.train.record.draft import HeldRows, held_calibration
+from polyhead.train.record.draft import HeldOutRows, held_calibration
 from support.loopback_server import service_of
 
 LABELS = ("O", "B-x", "I-x")
@@ -58,7 +58,7 @@ def test_what_a_tagger_learned_of_transitions_is_left_out(client):
 def held(targets, outputs):
     inputs = [("a",)] * len(targets)
     examples = Examples(inputs=inputs, targets=targets, words=None, rows=[], report=ReadReport())
-    return HeldRows(examples=examples, outputs=outputs)
+    return HeldOutRows(examples=examples, outputs=outputs)
 
 
 def test_held_calibration_is_the_expected_error_of_the_answered_label():

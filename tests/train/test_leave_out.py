@@ -11,7 +11,7 @@ from polyhead.deep.recipes.joint import LearnsTogether
 from polyhead.deep.recipes.trained_trunk import lineage_of
 from polyhead.encoder.data import arrays_digest
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
-from polyhead.evaluate.held_out import answered_then
+from polyhead.evaluate.held_out import restore_answers
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
 from polyhead.train.data import prepared as prepared_rows
@@ -124,7 +124,7 @@ def test_the_answers_of_a_task_to_rows_of_which_its_trunk_learned_none_are_kept_
     result = train_project(made, folder=home, only=("mood",), report=True)
     assert result.report is not None
     bundle = Bundle.open(tmp_path / "out" / "mood")
-    then = answered_then(
+    then = restore_answers(
         bundle.tasks["mood"].task,
         entries[0].source(entries[0].train, home),
         tmp_path / "out-cache",

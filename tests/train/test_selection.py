@@ -13,7 +13,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, CorruptFile, UnknownTask
-from polyhead.evaluate.held_out import held_file, read_held
+from polyhead.evaluate.held_out import held_out_file, read_held_out
 from polyhead.project.recipes import FineTune, Joint, SearchGrid
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
@@ -227,7 +227,7 @@ def test_a_better_version_goes_live_and_a_tie_does_not(train):
 def earlier_answers(train):
     """What the live version answered rows held out, by their text."""
     record = Bundle.open(train.root).record("mood")
-    kept, whole = read_held(held_file(train.home / "cache", "mood", record.arrays)), whole_rows(train)
+    kept, whole = read_held_out(held_out_file(train.home / "cache", "mood", record.arrays)), whole_rows(train)
     return {whole.inputs[whole.rows.index(row)]: output for row, output in zip(kept.rows, kept.outputs, strict=True)}
 
 

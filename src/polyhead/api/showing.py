@@ -27,7 +27,7 @@ from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.evaluate.beyond_scores import details_of_all
-from polyhead.evaluate.held_out import answered_then
+from polyhead.evaluate.held_out import restore_answers
 from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.report.evaluation import Reported, page_of
 from polyhead.evaluate.report.notebook import AnsweredText, ReportPage, TaskRow, answers_html, tasks_html
@@ -114,7 +114,7 @@ def held_report(session: Session, rows: Mapping[str, FilePath], cache: FilePath)
     for name, file in rows.items():
         try:
             source = _source(session.tasks[name], file)
-            then = answered_then(session.tasks[name], source, cache, session.bundle.record(name).arrays)
+            then = restore_answers(session.tasks[name], source, cache, session.bundle.record(name).arrays)
         except PolyheadError as error:
             reasons[name] = error
             continue

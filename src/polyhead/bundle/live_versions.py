@@ -61,7 +61,7 @@ class Probe(msgspec.Struct, frozen=True):
         return all(text.strip() for text in (*self.text, *(options or ())))
 
 
-class HeldCalibration(msgspec.Struct, frozen=True):
+class HeldOutCalibration(msgspec.Struct, frozen=True):
     """The calibration errors of a task's probabilities on rows that it was not trained on."""
 
     error: float  # expected calibration error
@@ -74,7 +74,7 @@ class ScoreNotes(msgspec.Struct, frozen=True):
     splits: dict[str, dict[str, float]] = {}
     baselines: dict[str, dict[str, dict[str, float]]] = {}
     scale: float = 1.0  # of the outputs, in the task's weights
-    calibration: HeldCalibration | None = None  # None: of a kind without one probability a label, or not measured
+    calibration: HeldOutCalibration | None = None  # None: of a kind without one probability a label, or not measured
 
 
 Decoded = TypeVar("Decoded")

@@ -14,7 +14,7 @@ import numpy as np
 from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, names_text, spaced
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
-from polyhead.text.normalize import letters_of
+from polyhead.text.normalize import normalized_text
 from polyhead.text.words import words_of
 
 TINY = 5  # rows: with fewer, no fold of five can hold one out
@@ -186,7 +186,7 @@ def given_away(split: SplitRows) -> Iterator[Finding]:
     for label, size in sizes.items():
         if size < GIVEAWAY_ROWS:
             continue
-        name = letters_of(split.task.labels[label])
+        name = normalized_text(split.task.labels[label])
         for word, count in of_label[label].most_common():
             if count < NAMED * size:
                 break

@@ -17,7 +17,7 @@ from polyhead.progress import counted as counted
 from polyhead.progress import short as short
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.normalize import letters_of
+from polyhead.text.normalize import normalized_text
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.values import Value
 
@@ -103,7 +103,7 @@ class SplitRows:
     @cached_property
     def keys(self) -> list[str]:
         """Each input without case, spaces and punctuation; if nothing is left, as in `lines`."""
-        lists = (("\n".join(map(letters_of, texts_of(value)))) for value in self.inputs)
+        lists = (("\n".join(map(normalized_text, texts_of(value)))) for value in self.inputs)
         return [letters if letters.strip() else line for letters, line in zip(lists, self.lines, strict=True)]
 
     @cached_property

@@ -13,7 +13,7 @@ from polyhead.errors import BundleError, DataError, MissingColumn, PolyheadError
 from polyhead.evaluate.compare import Comparison, compare_versions, version_view
 from polyhead.evaluate.details import Details, details_of, texts_shown
 from polyhead.evaluate.explain import Explanation, explained
-from polyhead.evaluate.held_out import answered_then, shared_rows
+from polyhead.evaluate.held_out import restore_answers, shared_rows
 from polyhead.evaluate.on_project import EvaluatedTask
 from polyhead.evaluate.scores import Evaluation, SplitOutputs, columns_read, outputs_of_split
 
@@ -128,8 +128,8 @@ def _same_rows(
     if each.held is None:
         return now, outputs_of_split(session, task, now.source, show=show)
     home = session.bundle
-    then = answered_then(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
-    pair = shared_rows(now, then.answered)
+    restored = restore_answers(session.tasks[task], now.source, cache_of(home.root), home.record(task).arrays)
+    pair = shared_rows(now, restored.answered)
     if (count := len(pair[0].outputs)) < len(now.outputs):
         say(f"{task}: compared on {count:,} of {len(now.outputs):,} rows, which the other version held out too")
     return pair

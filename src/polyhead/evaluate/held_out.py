@@ -29,8 +29,8 @@ _KEY_BYTES = 16
 _LARGEST = 2**31  # bytes of a file
 
 
-class HeldFacts(Value):
-    """The facts about how the outputs were made."""
+class HeldOutFacts(Value):
+    """How held-out outputs were computed."""
 
     folds: int  # number of parts, each trained on the other rows; 0: the rows were held out of one training
     sha256: str  # digest of the rows, as in a task's training record
@@ -42,10 +42,10 @@ class HeldFacts(Value):
         return "out of fold" if self.folds else "held out"
 
 
-class HeldAnswers(Value, eq=False):
+class HeldOutAnswers(Value, eq=False):
     """Outputs of rows, and the identity of each row."""
 
-    facts: HeldFacts
+    facts: HeldOutFacts
     rows: tuple[int, ...]  # numbers in the file
     keys: tuple[bytes, ...]
     arrays: tuple[tuple[str, tuple[int, ...], bytes], ...]  # type, shape and bytes of each output
@@ -91,23 +91,23 @@ class HeldAnswers(Value, eq=False):
         return msgspec.msgpack.encode(self)
 
 
-def held_file(cache: Path, task: str, part: str) -> Path:
+def held_out_file(cache: Path, task: str, part: str) -> Path:
     """The file with the outputs of one version: `part` is the digest of its arrays."""
     return cache / _FOLDER / task / f"{part[:16]}.msgpack"
 
 
-def held_of(
+def encode_held_out(
     examples: Examples,
     outputs: Sequence[np.ndarray],
     *,
     folds: int,
     computed: dict[str, str],
     learned: Examples | None = None,
-) -> HeldAnswers:
-    """These outputs in the stored form; `learned` are the rows that the version learned from in the end."""
+) -> HeldOutAnswers:
+    """Outputs in the form that is stored; `learned` are all rows that the version learned from in the end."""
     marks = None if learned is None else tuple(sorted(set[bytes]().union(*_marks(learned))))
-    return HeldAnswers(
-        facts=HeldFacts(folds=folds, sha256=examples.digest, computed=computed),
+    return HeldOutAnswers(
+        facts=HeldOutFacts(folds=folds, sha256=examples.digest, computed=computed),
         rows=tuple(examples.rows),
         keys=tuple(_keys(examples)),
         arrays=tuple((each.dtype.str, each.shape, each.tobytes()) for each in map(np.asarray, outputs)),
@@ -115,7 +115,7 @@ def held_of(
     )
 
 
-def read_held(file: Path) -> HeldAnswers:
+def read_held_out(file: Path) -> HeldOutAnswers:
     """The outputs that training stored; raises BundleError if there are none, CorruptFile if they are damaged."""
     again = (
         f"train again with `polyhead train --retrain {file.parent.name}` (if the recipe refuses that, under another "
@@ -129,7 +129,7 @@ def read_held(file: Path) -> HeldAnswers:
     except OSError as error:
         raise CorruptFile(f"{file} cannot be read", got=error.strerror or error, do=again, path=file) from None
     try:
-        held = msgspec.msgpack.decode(raw, type=HeldAnswers)
+        held = msgspec.msgpack.decode(raw, type=HeldOutAnswers)
         if not len(held.rows) == len(held.keys) == len(held.outputs):
             raise ValueError("its arrays do not fit each other")
         return held
@@ -137,25 +137,25 @@ def read_held(file: Path) -> HeldAnswers:
         raise CorruptFile(f"{file} cannot be read", got=error, do=f"delete it, and {again}", path=file) from None
 
 
-class AnsweredThen(Value, eq=False):
-    """Stored outputs with their rows as they are in the file now, in its order."""
+class RestoredAnswers(Value, eq=False):
+    """Stored outputs with their rows as they are in the file now, in the order of the file."""
 
     answered: SplitOutputs
-    facts: HeldFacts
+    facts: HeldOutFacts
     lacking: int  # number of held-out rows that the file no longer has
     is_same: bool  # whether all of them are there, with their former labels
 
 
-def answered_then(task: Task, source: Source, cache: Path, part: str) -> AnsweredThen:
-    """The answers of the version with these arrays to held-out rows.
+def restore_answers(task: Task, source: Source, cache: Path, part: str) -> RestoredAnswers:
+    """The stored answers to held-out rows of the version whose arrays have the digest `part`.
 
     Raises BundleError if `cache` has no such answers, DataError if the file has none of the rows.
     """
-    return matched(task, source, read_held(held_file(cache, task.name, part)), read(source, task))
+    return match_rows(task, source, read_held_out(held_out_file(cache, task.name, part)), read(source, task))
 
 
-def matched(task: Task, source: Source, held: HeldAnswers, examples: Examples) -> AnsweredThen:
-    """These outputs with their rows among `examples`, which are those of `source`; DataError if it has none of them."""
+def match_rows(task: Task, source: Source, held: HeldOutAnswers, examples: Examples) -> RestoredAnswers:
+    """Stored outputs matched with `examples`, the rows of `source`; raises DataError if it has none of their rows."""
     places = held.places(examples)
     if not places:
         raise DataError(
@@ -163,12 +163,12 @@ def matched(task: Task, source: Source, held: HeldAnswers, examples: Examples) -
             do="train the task again on this file, or give labelled rows with --data FILE",
         )
     order, lacking, outputs = sorted(places), len(held.rows) - len(places), held.outputs
-    then = examples.take(sorted(places, key=places.__getitem__))
+    stored = examples.take(sorted(places, key=places.__getitem__))
     answered = SplitOutputs(
         task=task, source=source, examples=examples.take(order), outputs=[outputs[places[place]] for place in order]
     )
-    is_same = not lacking and then.digest == held.facts.sha256
-    return AnsweredThen(answered=answered, facts=held.facts, lacking=lacking, is_same=is_same)
+    is_same = not lacking and stored.digest == held.facts.sha256
+    return RestoredAnswers(answered=answered, facts=held.facts, lacking=lacking, is_same=is_same)
 
 
 def shared_rows(after: SplitOutputs, before: SplitOutputs) -> tuple[SplitOutputs, SplitOutputs]:
@@ -202,9 +202,9 @@ def _keys(examples: Examples) -> list[bytes]:
 
 
 def _marks(examples: Examples) -> list[set[bytes]]:
-    """Digests of each row's texts, ignoring case and spaces, and of its group: rows that share one resemble each other.
+    """Digests of each row's texts, ignoring case and spaces, and of its group; rows with a common digest are alike.
 
-    No text can be read from them.
+    No text can be recovered from them.
     """
     texts = kept_together(msgspec.structs.replace(examples, groups=None))
     return [{_mark(text), _mark(key)} for text, key in zip(texts, kept_together(examples), strict=True)]

@@ -15,7 +15,7 @@ from polyhead.values import Value
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.engine.session import Session
-    from polyhead.evaluate.held_out import AnsweredThen
+    from polyhead.evaluate.held_out import RestoredAnswers
     from polyhead.project.tables import Project, TaskEntry
 
 
@@ -66,7 +66,7 @@ class EvaluatedTask(Value, eq=False):
 
     evaluation: Any  # polyhead.evaluate.scores.Evaluation
     session: Any  # polyhead.engine.session.Session
-    held: Any = None  # polyhead.evaluate.held_out.AnsweredThen
+    held: Any = None  # polyhead.evaluate.held_out.RestoredAnswers
 
     @property
     def trained_with(self) -> dict[str, str]:
@@ -118,7 +118,7 @@ def scored_on_files(
 
     entries = {entry.name: entry for entry in plan.tasks}
     names = [name for name in only or _known(plan, session) if name in session.tasks and name in entries]
-    held: dict[str, AnsweredThen] = {}
+    held: dict[str, RestoredAnswers] = {}
     trained: dict[str, dict[str, float]] = {}
     reasons, unscored = list[PolyheadError](), list[str]()
     for entry in (entries[name] for name in names if _holds_out(entries[name], split)):
@@ -149,11 +149,11 @@ def _holds_out(entry: TaskEntry, split: str) -> bool:
     return isinstance(entry.validation, float) and (entry.test is None or split == "validation")
 
 
-def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> AnsweredThen:
-    from polyhead.evaluate.held_out import answered_then
+def _then(session: Session, entry: TaskEntry, folder: Path, cache: Path) -> RestoredAnswers:
+    from polyhead.evaluate.held_out import restore_answers
 
     part = session.bundle.record(entry.name).arrays
-    return answered_then(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)
+    return restore_answers(session.tasks[entry.name], entry.source(entry.train, folder), cache, part)
 
 
 def _known(project: Project, session: Session) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Texts reduced for comparison: no case, spaces or punctuation."""
+"""Texts normalized for comparison: without case, spaces and punctuation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
 _NO_LETTERS = "_\u20dd-\u20f0\ufe00-\ufe0f"  # enclosing marks and variation selectors
 
 
-def letters_of(text: str) -> str:
-    """Letters with their marks, and digits, in lower case."""
+def normalized_text(text: str) -> str:
+    """The letters (with their marks) and digits of a text, in lower case, without anything between them."""
     if text.isascii():  # several times as fast
         return text.encode().translate(_LOWER, _DROPPED).decode()
     return _signs().sub("", text.casefold())

@@ -35,11 +35,10 @@ from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.data.task_groups import check_readers, prepare_groups, task_groups
 from polyhead.train.events import Events
 from polyhead.train.heads.baselines import with_baselines
-from polyhead.train.heads.stored_versions import asked_of_features
-from polyhead.train.record.comparison import Ask, VersionComparison, asked_of_texts, group_is_better, rivals
+from polyhead.train.record.comparison import VersionComparison, group_is_better, rivals, version_runner
 from polyhead.train.record.draft import Trained, drafts_of, labels_without_rows
 from polyhead.train.record.estimate import estimating
-from polyhead.train.record.held_out import keep_held, live_answers, new_answers, vectors_wanted, with_seen
+from polyhead.train.record.held_out import live_answers, new_answers, vectors_wanted, with_profile, write_held_out
 from polyhead.train.record.lines import outlook, task_lines, untried
 from polyhead.train.record.selection import (
     VersionDecisions,
@@ -129,7 +128,7 @@ class TrainingJob:
         self.untried: dict[str, list[str]] = {}  # what more effort would try -> tasks
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
-        self._ask: Ask = asked_of_features(source) if isinstance(source, StoredFeatures) else asked_of_texts
+        self._runner = version_runner(source)
 
     def trainers(self) -> list[Trainer]:
         """The trainers that the strategies of tasks to train name, in execution order; others may need torch."""
@@ -165,13 +164,13 @@ class TrainingJob:
         numerics = encoding_numerics(self.source.precision)
         drafts = drafts_of(parts, self.source.facts, self.prints, numerics)
         pairs = zip(drafts, parts, strict=True)
-        drafts = [with_seen(draft, trained.held, self.source, p) for draft, (p, trained) in pairs]
+        drafts = [with_profile(draft, trained.held, self.source, p) for draft, (p, trained) in pairs]
         bundle = Bundle.open(self.root, verify=False)
         tasks = [p for p, _ in parts]
         held = {p.task.name: new_answers(p, trained, numerics) for p, trained in parts}
         both = {name: (live_answers(self.cache, bundle, name), held[name]) for name in held if name in bundle.lines}
         compared = rivals(
-            bundle, tasks, drafts, families, self.events, strict=self._if_better, ask=self._ask, held=both
+            bundle, tasks, drafts, families, self.events, strict=self._if_better, runner=self._runner, held=both
         )
         self.compared |= compared
         if self._if_better and compared and not group_is_better(list(compared.values())):
@@ -179,7 +178,7 @@ class TrainingJob:
             return
         for p, trained in parts:
             if (answers := held[p.task.name]) is not None:
-                keep_held(self.cache, p.task.name, trained.arrays, answers)
+                write_held_out(self.cache, p.task.name, trained.arrays, answers)
         is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
         write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
         for p, trained in parts:

@@ -32,7 +32,7 @@ from polyhead.train.heads import selection_rule
 from polyhead.train.heads.inputs import scaled
 from polyhead.train.heads.temperature import best_scale
 from polyhead.train.job import Trainer, extractor_of
-from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.record.draft import HeldOutRows, Trained
 from polyhead.train.runs import SUFFIX, Fitted
 from polyhead.values import from_json
 
@@ -291,7 +291,7 @@ def chosen_part(
         scores=prepared.scores(outputs),
         fitted=kept.fitted,
         tried=tried if len(tried) > 1 else {},
-        held=HeldRows(examples=prepared.validation.examples, outputs=outputs["validation"]),
+        held=HeldOutRows(examples=prepared.validation.examples, outputs=outputs["validation"]),
         task=prepared.task,
         scale=scale,
     )

@@ -21,7 +21,7 @@ from polyhead.train.data.task_groups import task_groups
 from polyhead.train.events import Events
 from polyhead.train.heads import selection_rule
 from polyhead.train.job import Trainer, extractor_of
-from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.record.draft import HeldOutRows, Trained
 from polyhead.train.record.lines import outlook
 from polyhead.train.runs import SUFFIX, cache_folder
 from polyhead.train.training import TrainingRun
@@ -140,7 +140,7 @@ class LiveGroups(Trainer):
                 scores=decided.scores(outputs),
                 fitted=learned.fitted,
                 tried={},
-                held=HeldRows(examples=p.validation.examples, outputs=outputs["validation"]),
+                held=HeldOutRows(examples=p.validation.examples, outputs=outputs["validation"]),
                 task=decided.task,
             )
             trained.append((p, part))

@@ -36,8 +36,8 @@ from polyhead.train.candidates import constant_scores
 from polyhead.train.data.prepared import Prepared, split_rows
 from polyhead.train.events import Events
 from polyhead.train.heads import selection_rule
-from polyhead.train.record.draft import HeldRows, Trained, finite_scores, task_card, validation_probes
-from polyhead.train.record.held_out import held_answers, keep_held, with_seen_by
+from polyhead.train.record.draft import HeldOutRows, Trained, finite_scores, task_card, validation_probes
+from polyhead.train.record.held_out import held_out_answers, with_profile_from, write_held_out
 from polyhead.train.record.lines import scores_shown, warnings_of
 from polyhead.train.runs import SUFFIX
 from polyhead.train.training import BundleTraining, CandidateResult, Scores, TrainingResult, TrainingRun, candidate_name
@@ -147,8 +147,8 @@ class TrainedTrunk(BundleTraining):
         if self.run.place.is_first:
             scores, held = write_trained(self.run.root, self.prepared, learned.learned, lineage, keep=self._keeps_heads)
             for name, rows in held.items():
-                answers = held_answers(rows, lineage.numerics)
-                keep_held(self.run.cache, name, learned.learned.arrays[name], answers)
+                answers = held_out_answers(rows, lineage.numerics)
+                write_held_out(self.run.cache, name, learned.learned.arrays[name], answers)
             tasks = counted(len(self.prepared), "task")
             how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
             lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]
@@ -231,7 +231,7 @@ def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
 
 def write_trained(
     root: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
-) -> tuple[Scores, dict[str, HeldRows]]:
+) -> tuple[Scores, dict[str, HeldOutRows]]:
     """Builds the bundle under a temporary name, scores its tasks' final answers, and renames it.
 
     For tasks that are kept, the scores come with their outputs for the validation rows.
@@ -249,7 +249,7 @@ def write_trained(
 
 def _build(
     building: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
-) -> tuple[Scores, dict[str, HeldRows]]:
+) -> tuple[Scores, dict[str, HeldOutRows]]:
     """Writes the bundle to be scored, and the one to keep; returns the scores, and outputs for validation rows."""
     drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
     write_bundle(building / "scored", learned.data)
@@ -276,7 +276,7 @@ def _build(
                 scores=trained.notes(tasks[name]),
                 card=task_card(p, trained, learned.data.facts, plan, learned=True),
             )
-            drafts[name] = with_seen_by(draft, p, session)
+            drafts[name] = with_profile_from(draft, p, session)
     write_bundle(building / "kept", learned.blended)
     if keep:
         add_tasks(building / "kept", list(drafts.values()), families=families)
@@ -340,12 +340,12 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
     return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=validation_probes(p), card="")
 
 
-def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[dict[str, Task], Scores, dict[str, HeldRows]]:
+def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[dict[str, Task], Scores, dict[str, HeldOutRows]]:
     """Every task as its validation rows decide, with its metrics on whole splits and its outputs for those rows.
 
     Outputs are the bundle's.
     """
-    tasks, scores, held = dict[str, Task](), Scores(), dict[str, HeldRows]()
+    tasks, scores, held = dict[str, Task](), Scores(), dict[str, HeldOutRows]()
     for p in prepared:
         outputs = {}
         for split in p.splits[1:]:
@@ -353,7 +353,7 @@ def _scores(session: Session, prepared: Sequence[Prepared]) -> tuple[dict[str, T
             outputs[split.name] = session.outputs(p.task.name, split.examples.inputs, words=words)
         decided = selection_rule.deciding(p, outputs["validation"])
         tasks[p.task.name], scores[p.task.name] = decided.task, decided.scores(outputs)
-        held[p.task.name] = HeldRows(examples=p.validation.examples, outputs=outputs["validation"])
+        held[p.task.name] = HeldOutRows(examples=p.validation.examples, outputs=outputs["validation"])
     return tasks, scores, held
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from polyhead.errors import EmptyData
 from polyhead.progress import counted
-from polyhead.text.normalize import letters_of
+from polyhead.text.normalize import normalized_text
 from polyhead.text.question import TaskInput, texts_of
 from polyhead.train.data.prepared import Prepared
 from polyhead.values import Value
@@ -218,7 +218,7 @@ def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
 
 
 def _row(value: TaskInput) -> _Row:
-    letters = [letters_of(text) for text in texts_of(value)]
+    letters = [normalized_text(text) for text in texts_of(value)]
     whole = _digest("\0".join(letters))
     texts = tuple(_digest(text) for text in letters if len(text) >= LEAST)
     long_enough = len(letters) > 1 and sum(map(len, letters)) >= LEAST

@@ -35,7 +35,7 @@ from polyhead.train.heads.inputs import scaled
 from polyhead.train.heads.temperature import best_scale
 from polyhead.train.heads.trials import Trial, Trials
 from polyhead.train.job import Trainer
-from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.record.draft import HeldOutRows, Trained
 from polyhead.train.runs import deep
 
 GAIN = "about one task in five"  # in 23 of 123 runs of results/heads_defaults.json
@@ -156,7 +156,7 @@ def train_task(
         folds=trials.folds,
         refitted=trials.learns_all(best),
         baselines=baselines,
-        held=HeldRows(examples=trials.held, outputs=outputs, folds=trials.folds),
+        held=HeldOutRows(examples=trials.held, outputs=outputs, folds=trials.folds),
         task=task,
         scale=scale,
     )

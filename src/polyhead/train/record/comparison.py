@@ -16,15 +16,20 @@ from polyhead.data.read import Examples
 from polyhead.engine.backends import encoding_backend
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
-from polyhead.evaluate.held_out import HeldAnswers
-from polyhead.plan import TRUNK, owners_of
+from polyhead.evaluate.held_out import HeldOutAnswers
+from polyhead.plan import TRUNK, Path, owners_of
 from polyhead.progress import counted
 from polyhead.tasks.agreement import same_answer
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.regression import CLOSE
 from polyhead.tasks.task import Task, owner_of
+from polyhead.train.data.kept_examples import examples_of
+from polyhead.train.data.prepare import wanted_of
 from polyhead.train.data.prepared import Prepared, Split, split_rows
+from polyhead.train.data.source import FeatureSource
+from polyhead.train.data.stored import StoredFeatures
 from polyhead.train.events import Events
+from polyhead.train.heads.inputs import head_outputs
 from polyhead.train.heads.selection_rule import LEAST_ROWS
 
 MOST = 2000  # rows compared, evenly spaced: each passes through the trunk for either version
@@ -32,11 +37,11 @@ PIECE = 256  # inputs answered at a time: bounds memory, and allows progress
 ASKED = ("kind", "labels", "range", "null_answers")  # fields that versions of one question share
 
 Outputs = list[np.ndarray]
-Asked = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]
-"""What the live version and the new one put out for examples; the live one is asked first."""
-BothHeld = tuple[HeldAnswers | None, HeldAnswers | None]
-"""Answers of the live version and the new one to rows held out, given before they learned from these rows."""
-Ask = Callable[[Bundle, Prepared, Draft, Mapping[str, Mapping[str, np.ndarray]], Events], Asked]
+VersionOutputs = tuple[Callable[[Examples], Outputs], Callable[[Examples], Outputs]]
+"""The outputs of the live version and of the new one for examples; the first function is called first."""
+BothHeldOut = tuple[HeldOutAnswers | None, HeldOutAnswers | None]
+"""Stored outputs of the live version and the new one for held-out rows, from before they learned from these rows."""
+RunVersions = Callable[[Bundle, Prepared, Draft, Mapping[str, Mapping[str, np.ndarray]], Events], VersionOutputs]
 
 
 class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,13 +104,13 @@ def rivals(
     events: Events,
     *,
     strict: bool,
-    ask: Ask,
-    held: Mapping[str, BothHeld],
+    runner: RunVersions,
+    held: Mapping[str, BothHeldOut],
 ) -> dict[str, VersionComparison]:
     """The tasks with a live version, each compared with its new one; reports those that cannot be compared.
 
     `strict`: an error of the new version is raised; else a version is written even if it could not be compared. `held`
-    are, of each of these tasks, the answers of both to rows held out.
+    has the stored outputs of both versions of each task for held-out rows.
     """
     owned = {family.family: family.arrays for family in families}
     owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
@@ -122,7 +127,7 @@ def rivals(
                 if owner not in (TRUNK, owner_of(p.task))
             }
             try:
-                comparisons[name] = compare_with_live(bundle, p, draft, others, events, ask, held[name])
+                comparisons[name] = compare_with_live(bundle, p, draft, others, events, runner, held[name])
             except PolyheadError as error:
                 if strict and not isinstance(error, BundleError):
                     raise
@@ -138,36 +143,63 @@ def compare_with_live(
     draft: Draft,
     others: Mapping[str, Mapping[str, np.ndarray]],
     events: Events,
-    ask: Ask,
-    held: BothHeld = (None, None),
+    runner: RunVersions,
+    held: BothHeldOut = (None, None),
 ) -> VersionComparison:
     """The live version of a task in the bundle compared with a new one that is not written yet.
 
     `others` are other owners' arrays that the new one reads. Raises PolyheadError if a version cannot answer.
     """
     name = prepared.task.name
-    live, (first, then) = bundle.tasks[name], ask(bundle, prepared, draft, others, events)
+    live, (first, second) = bundle.tasks[name], runner(bundle, prepared, draft, others, events)
     prepared = msgspec.structs.replace(prepared, task=draft.record.task)  # with what was learned of it
     return outputs_of_both(
-        prepared, live.task, live.trained_with, first, then, notes=(bundle.scores(name), draft.scores), held=held
+        prepared, live.task, live.trained_with, first, second, notes=(bundle.scores(name), draft.scores), held=held
     )
 
 
-def asked_of_texts(
+def version_runner(source: FeatureSource) -> RunVersions:
+    """Runs versions on a store's features where these are the source, else on texts."""
+    return _outputs_from_store(source) if isinstance(source, StoredFeatures) else _outputs_from_texts
+
+
+def _outputs_from_texts(
     bundle: Bundle, prepared: Prepared, draft: Draft, others: Mapping[str, Mapping[str, np.ndarray]], events: Events
-) -> Asked:
-    """The outputs of the live version and the new one for texts, with a pass through the trunk."""
+) -> VersionOutputs:
+    """With a pass of the trunk over the texts."""
     name = prepared.task.name
     session = Session(bundle.view({name: bundle.lines[name]}), backend=encoding_backend())
 
-    def outputs(examples: Examples) -> Outputs:
+    def of_live(examples: Examples) -> Outputs:
         return _outputs(session, name, examples, events)
 
-    def then(examples: Examples) -> Outputs:
+    def of_new(examples: Examples) -> Outputs:
         session.attach(draft.record, draft.arrays, others=others)
-        return outputs(examples)
+        return _outputs(session, name, examples, events)
 
-    return outputs, then
+    return of_live, of_new
+
+
+def _outputs_from_store(source: StoredFeatures) -> RunVersions:
+    """Without encoding; StoreError for a version that reads other features than the store keeps."""
+
+    def outputs(prepared: Prepared, examples: Examples, path: Path, arrays: Mapping[str, np.ndarray]) -> Outputs:
+        split = Split(name="validation", examples=examples)
+        source.check_kept(prepared.task.name, path)
+        source.fill(wanted_of(prepared, split, path, source))
+        kept = examples_of(prepared, split, path, source)
+        return head_outputs(path, arrays, kept, source.facts.architecture.width)
+
+    def run(
+        bundle: Bundle, prepared: Prepared, draft: Draft, _: Mapping[str, Mapping[str, np.ndarray]], __: Events
+    ) -> VersionOutputs:
+        name = prepared.task.name
+        return (
+            lambda examples: outputs(prepared, examples, bundle.tasks[name].path, bundle.part(name)),
+            lambda examples: outputs(prepared, examples, draft.record.path, draft.arrays),
+        )
+
+    return run
 
 
 def outputs_of_both(
@@ -178,7 +210,7 @@ def outputs_of_both(
     second: Callable[[Examples], Outputs],
     *,
     notes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
-    held: BothHeld = (None, None),
+    held: BothHeldOut = (None, None),
 ) -> VersionComparison:
     """Two versions compared by their outputs for some rows of a split, the live one first.
 
@@ -255,7 +287,7 @@ def _is_given(prepared: Prepared, split: Split) -> bool:
     return split is prepared.test or prepared.whole is None
 
 
-def _unlearned(held: BothHeld, examples: Examples) -> list[int] | None:
+def _unlearned(held: BothHeldOut, examples: Examples) -> list[int] | None:
     """The examples that both versions answered, or can answer, without having learned from them.
 
     None where that is not known of the live one; of a new one of which it is not known all count.
@@ -264,7 +296,7 @@ def _unlearned(held: BothHeld, examples: Examples) -> list[int] | None:
     return live if live is None or new is None else sorted({*live} & {*new})
 
 
-def _answered_before(held: HeldAnswers | None, examples: Examples, outputs: Outputs) -> Outputs:
+def _answered_before(held: HeldOutAnswers | None, examples: Examples, outputs: Outputs) -> Outputs:
     """The outputs, with those from before the version learned from a row in place of later ones."""
     if held is None:
         return outputs

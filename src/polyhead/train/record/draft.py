@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from polyhead._version import __version__
-from polyhead.bundle.live_versions import HeldCalibration, Probe
+from polyhead.bundle.live_versions import HeldOutCalibration, Probe
 from polyhead.bundle.lost_labels import NO_ROWS
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.owners import task_names
@@ -32,7 +32,7 @@ from polyhead.train.record.selection import Fingerprint, tag
 from polyhead.train.runs import Fitted
 
 
-class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
+class HeldOutRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a part, or one fold's part for each row, was not trained on, and the outputs for them."""
 
     examples: Examples
@@ -55,7 +55,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     folds: int = 0  # folds that replace a validation split
     refitted: bool = False  # whether it was trained on the validation rows too, after they had chosen it
     baselines: Baselines = {}  # baselines -> split -> metric -> value
-    held: HeldRows | None = None  # their profile is stored with the task, their outputs in the cache
+    held: HeldOutRows | None = None  # their profile is stored with the task, their outputs in the cache
     task: Task | None = None  # with the decisions that held-out rows chose; None: as it was declared
     scale: float = 1.0  # of the head's outputs, in its weights, by which it is as sure as it is right
 
@@ -93,14 +93,14 @@ def finite_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, dict[s
     }
 
 
-def held_calibration(task: Task, held: HeldRows) -> HeldCalibration | None:
+def held_calibration(task: Task, held: HeldOutRows) -> HeldOutCalibration | None:
     """The calibration errors on held-out rows; None for kinds without one probability per label."""
     targets = held.examples.targets
     if calibrator_of(task) is None or kind_of(task).scores == "range" or not targets:
         return None
     rows = label_scores_of(task, held.outputs, targets)
     error = error_of(rows, Calibration().probabilities(task, rows.logarithms))
-    return HeldCalibration(error=error, rows=len(targets))
+    return HeldOutCalibration(error=error, rows=len(targets))
 
 
 Baselines = dict[str, dict[str, dict[str, float]]]

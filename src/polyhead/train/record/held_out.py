@@ -19,7 +19,7 @@ from polyhead.engine.familiar import LEAST, directions, reads_one_text
 from polyhead.engine.session import Session, vector_path
 from polyhead.errors import PolyheadError, TrainError
 from polyhead.evaluate.drift import profile_of
-from polyhead.evaluate.held_out import HeldAnswers, held_file, held_of, read_held
+from polyhead.evaluate.held_out import HeldOutAnswers, encode_held_out, held_out_file, read_held_out
 from polyhead.evaluate.profile import ModelView, as_texts, asked, profile_rows, profile_texts, sample
 from polyhead.files import make_folder, remove_leftovers, replace_file
 from polyhead.plan import Path
@@ -27,33 +27,33 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.source import FeatureRequest, FeatureSource
-from polyhead.train.record.draft import HeldRows, Trained
+from polyhead.train.record.draft import HeldOutRows, Trained
 from polyhead.train.runs import cache_folder
 
 
-def held_answers(held: HeldRows, computed: Mapping[str, str], learned: Examples | None = None) -> HeldAnswers:
-    """These rows in the stored form; `learned` are those that the part learned from, if that is known."""
+def held_out_answers(held: HeldOutRows, computed: Mapping[str, str], learned: Examples | None = None) -> HeldOutAnswers:
+    """Held-out rows and their outputs in the form that is stored; `learned` are the rows that the part learned from."""
     how = {name: computed[name] for name in ("backend", "precision")}
-    return held_of(held.examples, held.outputs, folds=held.folds, computed=how, learned=learned)
+    return encode_held_out(held.examples, held.outputs, folds=held.folds, computed=how, learned=learned)
 
 
-def new_answers(prepared: Prepared, trained: Trained, computed: Mapping[str, str]) -> HeldAnswers | None:
-    """Answers of a part that was trained here to rows held out; None if there are none."""
+def new_answers(prepared: Prepared, trained: Trained, computed: Mapping[str, str]) -> HeldOutAnswers | None:
+    """A trained part's outputs for held-out rows; None if no rows were held out."""
     learned = prepared.whole if trained.refitted and prepared.whole is not None else prepared.train.examples
-    return None if trained.held is None else held_answers(trained.held, computed, learned)
+    return None if trained.held is None else held_out_answers(trained.held, computed, learned)
 
 
-def live_answers(cache: FilePath, bundle: Bundle, task: str) -> HeldAnswers | None:
-    """Such answers of the live version; None if the cache does not have them."""
+def live_answers(cache: FilePath, bundle: Bundle, task: str) -> HeldOutAnswers | None:
+    """The live version's stored outputs for held-out rows; None if the cache does not have them."""
     try:
-        return read_held(held_file(cache, task, bundle.record(task).arrays))
+        return read_held_out(held_out_file(cache, task, bundle.record(task).arrays))
     except PolyheadError:
         return None
 
 
-def keep_held(cache: FilePath, task: str, arrays: Mapping[str, np.ndarray], held: HeldAnswers) -> None:
-    """Writes them under the digest of the version's arrays; raises TrainError if the disk refuses."""
-    file, content = held_file(cache, task, arrays_digest(arrays)), held.content()
+def write_held_out(cache: FilePath, task: str, arrays: Mapping[str, np.ndarray], held: HeldOutAnswers) -> None:
+    """Writes outputs under the digest of the version's arrays; raises TrainError if the file cannot be written."""
+    file, content = held_out_file(cache, task, arrays_digest(arrays)), held.content()
     cache_folder(cache, file.parent.parent.name, task)
     try:
         make_folder(file.parent, root=cache)
@@ -75,7 +75,7 @@ AT_ONCE = 256  # rows whose tokens are read at a time
 
 
 def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureRequest]:
-    """The mean vectors that `with_seen` will read, so that the pass over the texts computes them too."""
+    """The mean vectors that `with_profile` will read, so that the pass over the texts computes them too."""
     examples = prepared.validation.examples
     if prepared.folded and prepared.whole is not None:
         examples = prepared.whole
@@ -87,7 +87,7 @@ def vectors_wanted(prepared: Prepared, source: FeatureSource) -> list[FeatureReq
     return [request for request in requests if request is not None]
 
 
-def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource, prepared: Prepared) -> Draft:
+def with_profile(draft: Draft, held: HeldOutRows | None, source: FeatureSource, prepared: Prepared) -> Draft:
     """The draft with the profile of rows that its part was not trained on, at most `bundle.row_profile.MOST` of them.
 
     It also has the centres of training rows, if the task answers one label per text. Unchanged if there are too few
@@ -112,7 +112,7 @@ def with_seen(draft: Draft, held: HeldRows | None, source: FeatureSource, prepar
     return _with(draft, with_centres(seen, taken if held.folds else None, read, learned))
 
 
-def with_seen_by(draft: Draft, prepared: Prepared, session: Session) -> Draft:
+def with_profile_from(draft: Draft, prepared: Prepared, session: Session) -> Draft:
     """The same from a session with the task, of validation rows that it was not trained on."""
     task, examples = draft.record.task, prepared.validation.examples
     if len(examples.inputs) < LEAST:

@@ -9,7 +9,7 @@ from polyhead._version import __version__
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, DataError, TrainError
 from polyhead.evaluate.details import details_of
-from polyhead.evaluate.held_out import held_file, matched, read_held
+from polyhead.evaluate.held_out import held_out_file, match_rows, read_held_out
 from polyhead.evaluate.on_project import homes
 from polyhead.evaluate.report.evaluation import Reported, page_of
 from polyhead.evaluate.scores import evaluation_from
@@ -42,12 +42,12 @@ def write_report(run: TrainingRun) -> FilePath | None:
                 continue
             record, rows = bundle.record(name), p.validation.examples if p.whole is None else p.whole
             try:
-                held = read_held(held_file(run.cache, name, record.arrays))
-                then = matched(record.task, entries[name].source(entries[name].train, run.folder), held, rows)
+                held = read_held_out(held_out_file(run.cache, name, record.arrays))
+                restored = match_rows(record.task, entries[name].source(entries[name].train, run.folder), held, rows)
             except (BundleError, DataError):  # of a version that was trained elsewhere, or on other rows
                 continue
-            details.append(details_of(evaluation_from(then.answered, split=then.facts.split)))
-            baselines[name] = bundle.baselines(name, "validation") if then.is_same else {}
+            details.append(details_of(evaluation_from(restored.answered, split=restored.facts.split)))
+            baselines[name] = bundle.baselines(name, "validation") if restored.is_same else {}
     if not details:
         return None
     file = report_file(run.root)
