@@ -1,6 +1,6 @@
 """Which backend encodes texts in tests that train."""
 
-ENCODING = ("train.data.encoder", "train.data.extract", "train.record.compared")  # modules that choose it
+ENCODING = ("train.data.encoder", "train.data.extract", "train.record.comparison")  # modules that choose it
 
 
 def encode_by_torch(patch):
