@@ -20,7 +20,7 @@ from polyhead.text.hashing import HashedContexts, HashedRows, hashed_in_contexts
 from polyhead.text.question import read_alone, texts_of
 from polyhead.values import Value
 
-AHEAD = 16  # inputs from which their words are hashed in another thread while the encoder runs
+AHEAD = 4  # inputs from which their words are hashed in another thread while the encoder runs
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
