@@ -1,9 +1,13 @@
 """Heads that add hashed words of the text: the same bits on every backend, alone and beside others, of whole texts."""
 
+import threading
+from functools import partial
+
 import msgspec
 import numpy as np
 import pytest
 
+import polyhead.engine.outputs as engine_outputs
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import TaskRecord
@@ -201,3 +205,62 @@ def test_words_of_each_pair_that_is_read_are_added(root, backend, task, asked):
         added = rows.sums(arrays[WORD_WEIGHTS])
         np.testing.assert_allclose(after, before + added.reshape(np.shape(before)), rtol=1e-5, atol=1e-6)
         assert np.abs(added).max() > 0
+
+
+TAGS = Task(name="tags", kind="tagging", labels=("O", "B-place", "I-place"), long_texts="windows")
+BOTH = Task(name="same", kind="single_label", labels=("a", "b"), pair="separate")
+WHICH = Task(name="which", kind="multiple_choice")
+
+
+def with_words(session, task, **pool):
+    """The session with a task whose head reads words."""
+    bare = tiny_path(task, TRUNK, pool=Pool(**pool))
+    path = msgspec.structs.replace(bare, nodes=(*bare.nodes[:-1], msgspec.structs.replace(bare.head, words=COLUMNS)))
+    session.attach(
+        TaskRecord(task=task, path=path, trunk=TRUNK.digest), tiny_part(path, TRUNK.architecture, f"task:{task.name}")
+    )
+
+
+@pytest.fixture
+def mixed(root):
+    """A session whose tasks of every kind of input read words, and inputs of all kinds, some of them blank."""
+    session = with_mood(opened(root))
+    with_words(session, TAGS, positions="tokens")
+    with_words(session, BOTH, positions="mean")
+    with_words(session, WHICH, positions="mean")
+    texts = [*TEXTS, *(f"{text} {number}" for number, text in enumerate(TEXTS * 4))]
+    return session, [entry for several in zip(texts, PAIRS * 9, QUESTIONS * 13, strict=False) for entry in several]
+
+
+def test_words_of_many_inputs_are_summed_beside_the_encoder_and_as_of_each_alone(mixed, monkeypatch):
+    session, inputs = mixed
+    threads = set()
+
+    def noted(hashed, values):
+        threads.add((hashed.__name__, threading.current_thread() is threading.main_thread()))
+        return hashed(values)
+
+    for name in ("hashed_texts", "hashed_pairs", "hashed_in_contexts"):
+        monkeypatch.setattr(engine_outputs, name, partial(noted, getattr(engine_outputs, name)))
+    together = session.columns(inputs)
+    assert threads == {("hashed_texts", False), ("hashed_pairs", False), ("hashed_in_contexts", False)}
+    threads.clear()
+    alone = [session.columns([entry]) for entry in inputs]
+    assert {is_main for _, is_main in threads} == {True}  # a thread is not worth it
+    for name, column in together.tasks.items():
+        rows = [row for row, one in enumerate(alone) if len(one[name].rows)]
+        assert column.rows.tolist() == rows and len(rows) > 20
+        for row, values in zip(rows, column.outputs, strict=True):
+            np.testing.assert_array_equal(values, alone[row][name].outputs[0])
+
+
+def test_words_that_cannot_be_summed_fail_for_their_tasks_alone(mixed, monkeypatch):
+    session, inputs = mixed
+
+    def broken(texts):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(engine_outputs, "hashed_texts", broken)
+    together = session.columns(inputs, raises=False)
+    assert set(together["mood"].failed.values()) == {"MemoryError: no room"} and not len(together["mood"].rows)
+    assert all(len(together[name].rows) > 20 and not together[name].failed for name in ("topics", "tags", "which"))

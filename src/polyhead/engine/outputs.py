@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
@@ -17,6 +19,8 @@ from polyhead.text.encodings import end_to_end
 from polyhead.text.hashing import HashedContexts, HashedRows, hashed_in_contexts, hashed_pairs, hashed_texts
 from polyhead.text.question import read_alone, texts_of
 from polyhead.values import Value
+
+AHEAD = 4  # inputs from which their words are hashed in another thread while the encoder runs
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
@@ -58,20 +62,43 @@ class WordOutputs:
         """`weights` (columns, outputs), float32, of each task that has some."""
         self._inputs, self._weights = inputs, weights
         self._hashed: dict[tuple[bytes, str], tuple[HashedRows | HashedContexts, list[int]]] = {}
+        self._sums: dict[tuple[bytes, str], np.ndarray] = {}  # by rows and task: computed ahead
+        self._ahead: threading.Thread | None = None
+
+    def begin(self, expected: Mapping[str, Outputs]) -> None:
+        """Computes in another thread what will be added to these outputs, whose values are not known yet."""
+        wanted = {task: outputs for task, outputs in expected.items() if task in self._weights and len(outputs.rows)}
+        if max((len(outputs.rows) for outputs in wanted.values()), default=0) >= AHEAD:
+            self._ahead = threading.Thread(target=self._sum, args=(wanted,), name="polyhead-words", daemon=True)
+            self._ahead.start()
+
+    def _sum(self, expected: Mapping[str, Outputs]) -> None:
+        with suppress(Exception):  # it is raised where the sums are needed
+            for task, outputs in expected.items():
+                self._sums[outputs.rows.tobytes(), task] = self._summed(task, outputs)
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
         """The task's outputs with its words; unchanged for a task without any."""
-        weights = self._weights.get(task)
-        if weights is None or not len(outputs.rows):
+        if task not in self._weights or not len(outputs.rows):
             return outputs
-        hashed, starts = self._of_words(outputs) if outputs.words is not None else self._of_inputs(outputs)
+        if self._ahead is not None:
+            self._ahead.join()
+        sums = self._sums.pop((outputs.rows.tobytes(), task), None)
+        sums = self._summed(task, outputs) if sums is None else sums
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told of its task
-            sums = hashed.sums(weights)
             if isinstance(outputs.values, np.ndarray):
                 return Outputs(rows=outputs.rows, values=outputs.values + sums)
-            parts = (sums[start:end] for start, end in pairwise(starts))
+            parts = (sums[start:end] for start, end in pairwise(self._hashed_of(outputs)[1]))
             values = [of + added.reshape(of.shape) for of, added in zip(outputs.values, parts, strict=True)]
         return Outputs(rows=outputs.rows, values=values, words=outputs.words)
+
+    def _summed(self, task: str, outputs: Outputs) -> np.ndarray:
+        hashed, _ = self._hashed_of(outputs)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return hashed.sums(self._weights[task])
+
+    def _hashed_of(self, outputs: Outputs) -> tuple[HashedRows | HashedContexts, list[int]]:
+        return self._of_inputs(outputs) if outputs.words is None else self._of_words(outputs)
 
     def _of_inputs(self, outputs: Outputs) -> tuple[HashedRows | HashedContexts, list[int]]:
         """The hashed inputs, or their options, and the first row of each input, the number of rows last."""
@@ -191,6 +218,17 @@ class Gathered:
         """The inputs that the task reads, ascending."""
         rows = [reading.texts.inputs_of(task, reading.entries) for reading in self._of_task(task)]
         return np.unique(end_to_end(rows))
+
+    def expected(self, task: str) -> Outputs:
+        """The inputs and words that the task's outputs will be of, unless something fails; without values."""
+        rows, words = self.rows_of(task), dict[int, np.ndarray]()
+        if task not in self._per_word:
+            return Outputs(rows=rows, values=[])
+        for reading in self._of_task(task):
+            texts, reads = reading.texts.encodings.row[reading.entries], reading.texts.reads
+            assert reads is not None
+            words |= {row: reads.of(text) for row, text in zip(reading.row.tolist(), texts.tolist(), strict=True)}
+        return Outputs(rows=rows, values=[], words=[words[row] for row in rows.tolist()])
 
     def is_at_once(self, task: str) -> bool:
         """Whether each input's answer comes from one reading, and so from one batch."""

@@ -169,15 +169,18 @@ class Request:
     def _piece(
         self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
     ) -> Iterator[TaskResults]:
+        words = WordOutputs(self.inputs, loaded.word_weights)
         gathered = Gathered(
             readings,
             self.tasks,
             self._asked.kinds,
             loaded.backend.compared,
             singly=loaded.deterministic,
-            words=WordOutputs(self.inputs, loaded.word_weights).added,
+            words=words.added,
         )
         self._gathered = gathered
+        if not streams:  # else each batch's answers are wanted by themselves
+            words.begin({task: gathered.expected(task) for task in gathered.tasks if task in loaded.word_weights})
         waiting: dict[str, list[TextStates]] = {task: [] for task in gathered.tasks if task in self._asked.writing}
         batches = partial(
             batched,

@@ -174,9 +174,18 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
 
 def hashed_pairs(pairs: Sequence[tuple[str, ...]]) -> HashedRows:
     """The same for several pairs at once, in any number of columns; none depends on the others."""
+    starts = range(0, max(1, len(pairs)), TEXTS_AT_ONCE)
+    parts = [_hashed_pairs(pairs[start : start + TEXTS_AT_ONCE]) for start in starts]
+    rows = np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=True)])
+    hashes, values = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
+    return HashedRows(rows, hashes, values, len(pairs))
+
+
+def _hashed_pairs(pairs: Sequence[tuple[str, ...]]) -> HashedRows:
     groups, facts = list[Sequence[int]](), list[list[float]]()
+    words_of = {text: words_to_hash(text) for text in {*chain.from_iterable(pairs)}}  # a text may be in several
     for pair in pairs:
-        first, second = map(words_to_hash, pair)
+        first, second = (words_of[text] for text in pair)
         common = set(first) & set(second)
         apart = [[word for word in words if word not in common] for words in (first, second)]
         groups += ([*chain.from_iterable(map(of, apart))] for of in (_word_checksums, _letter_checksums))
