@@ -16,11 +16,11 @@ TRUNK = tiny_trunk(layers=3, max_tokens=24)
 RAGGED = (7, 3, 5, 2, 9, 4, 6, *range(3, 12), 5, 6, 4)
 
 
-def path(name, *, positions, layers="last", of=1, hidden=0, width=3, separate=False):
+def path(name, *, positions, layers="last", of=1, hidden=0, width=3, separate=False, window=0):
     part = f"task:{name}"
     own = {"heads": 2, "part": part} if positions == "attention" else {}
     pool = Pool(layers=layers, of=of, positions=positions, **own)
-    head = Head(kind="single_label", width=width, part=part, hidden=hidden, separate=separate)
+    head = Head(kind="single_label", width=width, part=part, hidden=hidden, separate=separate, window=window)
     return Path(nodes=(Embed(trunk=TRUNK.digest), Layers(start=0, stop=3), pool, head))
 
 
@@ -32,6 +32,10 @@ PATHS = {
     "first": path("first", positions="first"),
     "words": path("words", positions="tokens", layers="mean", of=2),
     "hidden words": path("hidden words", positions="tokens", layers="mean", of=2, hidden=8),
+    "words and neighbours": path("words and neighbours", positions="tokens", layers="mean", of=2, window=1),
+    "words and two on each side": path(
+        "words and two on each side", positions="tokens", layers="mean", of=2, window=2, hidden=8
+    ),
     "pair": path("pair", positions="mean", hidden=8, separate=True),
 }
 LOADED = tiny_owned(PATHS, TRUNK.architecture)

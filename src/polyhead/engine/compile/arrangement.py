@@ -216,14 +216,12 @@ class Arrangement:
 def _are_one(groups: Sequence[SlotGroup[HeadForm, str]]) -> bool:
     """Whether one graph may hold them: of the same states, no larger than that of one group.
 
-    Rows of prompts, neighbours of words, and what a codec says of tokens, are inputs that a group has for itself;
-    states of all positions are larger than any answers beside them.
+    Rows of prompts, and what a codec says of tokens, are inputs that a group has for itself; states of all positions
+    are larger than any answers beside them.
     """
     slots = sum(len(group.slots) for group in groups)
     forms = [group.form.form for group in groups]
-    has_own = any(
-        f.pool.positions in ("prompt", "all") or f.window or token_inputs_of(f.pool) is not None for f in forms
-    )
+    has_own = any(f.pool.positions in ("prompt", "all") or token_inputs_of(f.pool) is not None for f in forms)
     return len({group.form.read for group in groups}) == 1 and slots <= SLOTS and not has_own
 
 

@@ -342,6 +342,8 @@ class _Composer:
                 of, step, _ = key
                 # A state by its place in the chain: another plan may count its steps otherwise.
                 named[-1][name] = of if isinstance(of, str) else f"state.{above.index(step)}.{of}"
+                if window := group.form.form.window:  # made from the words, see `execution`
+                    named[-1] |= {"near": f"near.{window}"} | ({name: f"{of}.{window}"} if name == "places" else {})
                 inputs[named[-1][name]] = key
         label = f"poolers and heads of {', '.join(name for group in unit for name in group.members)}"
         forms = tuple((group.form.form, group.key[1]) for group in unit)

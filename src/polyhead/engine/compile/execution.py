@@ -35,7 +35,9 @@ BY_TEXT: Mapping[str, float] = {
     "near": 0,
     **dict.fromkeys(PLACE_OF, 0),
 }
-WORD = "words"  # of a joint graph: what has a row for each word; `PLACE_OF` have one position a text
+# Of a joint graph: what has a row for each word, `words.1` for each word and a neighbour on each side (`near.1` says
+# which are there); `PLACE_OF` have one position a text.
+WORD = "words"
 TokenInputs = Callable[[np.ndarray], np.ndarray]  # `compile.heads.token_inputs_of`
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
@@ -181,10 +183,18 @@ def _joint(call: GraphCall, inputs: Mapping[str, np.ndarray], batch: TokenBatch,
         row = _row_of(inputs) if len(lengths) == 1 else 0
         filled = _piece(inputs, start, stop, (room, row or _room(longest) if fill else longest), longest)
         is_word = batch.words[start:stop] >= 0 if call.words else np.zeros((stop - start, batch.words.shape[1]), bool)
-        if WORD in inputs:
-            places = inputs[WORD][start:stop][is_word][:, None]
-            words = row if row >= len(places) else _words_room(len(places))
-            filled[WORD] = _filled(places, (words if fill else len(places), 1), 0)
+        for name in inputs:
+            of, _, window = name.partition(".")
+            if of != WORD:
+                continue
+            read = neighbour_inputs({"places": inputs[name][start:stop]}, is_word, int(window or 0))
+            flat = {key: np.moveaxis(array, -1, 1)[is_word][..., None] for key, array in read.items()}
+            count = max(1, len(flat["places"]))
+            room = row if row >= count else _words_room(count)
+            size = room if fill else count, 1
+            filled[name] = _filled(flat["places"], size, 0)
+            if window:
+                filled[f"near.{window}"] = _filled(flat["near"], size, 0)
         for name, out in call.graph({**inputs, **filled}).items():
             if name in call.words:
                 blocks[name].append(np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype))
