@@ -202,7 +202,8 @@ def test_a_notebook_shows_a_model_its_answers_and_a_report(model, tmp_path):
 
 def test_a_notebook_shows_questions():
     """A question about a context ended in an error, and a question's options stood there twice."""
-    passage, question = Passage(question="Who sat?", context="The cat sat."), Question(text="Why?", options=("so", "no"))
+    passage = Passage(question="Who sat?", context="The cat sat.")
+    question = Question(text="Why?", options=("so", "no"))
     marked = {"text": "cat", "start": 4, "end": 7, "score": 0.5}
     chosen = {"index": 1, "option": "no", "scores": [0.25, 0.75], "ranked": [1, 0]}
     fields = {"skipped": {}, "failed": {}, "late": ()}
