@@ -143,7 +143,7 @@ def _choices(table: Table, kind: str | None) -> str | None:
     if kind not in (None, CHOICE):
         return None
     for name, values in table.values.items():
-        options = [its for value in values if (its := options_in(value)) != []]
+        options: list[Any] = [its for value in values if (its := options_in(value)) != []]
         if name.lower() in CHOICES and _are_lists(options, str) and all(len(its) >= 2 for its in options):
             return name
     return None

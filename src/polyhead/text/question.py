@@ -57,9 +57,11 @@ def by_mark(label: object, cell: object) -> object:
     if not isinstance(marks, list) or label is None or label == "":
         return label
     places = [place for place, mark in enumerate(marks) if str(mark) == str(label)]
-    if len(places) == 1 or label in cell["text"]:
-        return places[0] if places else label
-    return f"{label}, of the marks {', '.join(map(str, marks))}"
+    if len(places) == 1:
+        return places[0]
+    options = options_in(cell)
+    is_option = isinstance(options, list) and label in options
+    return label if is_option else f"{label}, of the marks {', '.join(map(str, marks))}"
 
 
 def texts_of(example: TaskInput) -> tuple[str, ...]:
