@@ -186,7 +186,7 @@ def test_a_label_is_the_mark_of_an_option_where_options_have_marks(tmp_path):
         ROW | {"choices": {"label": ["1", "2", "3"], "text": texts}, "label": 3},
         ROW | {"choices": {"label": ["x", "y", "z"], "text": texts}, "label": "snow"},
         ROW | {"choices": {"label": ["A", "B", "C"], "text": ["B", "C", "A"]}, "label": "A"},
-        ROW | {"choices": {"label": ["A", "B", "C"], "text": texts}, "label": ""},
+        ROW | {"choices": {"label": ["A", "B", "C"], "text": texts}, "label": " "},
     ]
     found = read(source(tmp_path, rows), TASK)
     assert [int(target) for target in found.targets] == [2, 0, 2, 2, 0] and found.report.unlabelled == 1

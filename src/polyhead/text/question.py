@@ -54,7 +54,7 @@ def by_mark(label: object, cell: object) -> object:
     A label that is neither becomes words that say so: as an index it could be another option.
     """
     marks = cell.get("label") if isinstance(cell, dict) else None
-    if not isinstance(marks, list) or label is None or label == "":
+    if not isinstance(marks, list) or label is None or not str(label).strip():
         return label
     places = [place for place, mark in enumerate(marks) if str(mark) == str(label)]
     if len(places) == 1:
