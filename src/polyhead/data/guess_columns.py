@@ -33,7 +33,7 @@ from polyhead.data.tables import Row
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice, place_of_letter
-from polyhead.text.question import by_mark, options_in
+from polyhead.text.question import by_mark, unmarked
 from polyhead.values import Value
 
 CHOICE = MultipleChoice.name
@@ -143,7 +143,7 @@ def _choices(table: Table, kind: str | None) -> str | None:
     if kind not in (None, CHOICE):
         return None
     for name, values in table.values.items():
-        options: list[Any] = [its for value in values if (its := options_in(value)) != []]
+        options: list[Any] = [its for value in values if (its := unmarked(value)) != []]
         if name.lower() in CHOICES and _are_lists(options, str) and all(len(its) >= 2 for its in options):
             return name
     return None
@@ -261,7 +261,7 @@ def _chosen(table: Table, name: str, choices: str) -> list[tuple[object, Any]]:
     for row in table.rows:
         cell = row.get(choices)
         cell = listed(cell, cell) if isinstance(cell, str) else cell
-        label, options = by_mark(row.get(name), cell), options_in(cell)
+        label, options = by_mark(row.get(name), cell), unmarked(cell)
         if label is not None and not is_blank(label) and options not in (None, []) and not is_blank(options):
             chosen.append((label, options))
     return chosen

@@ -43,7 +43,7 @@ TaskInput = Input | Question
 """An example's input: a text, a pair of texts, or a question with options."""
 
 
-def options_in(cell: object) -> object:
+def unmarked(cell: object) -> object:
     """The options of a cell: of {"text": [...], "label": ["A", "B", ...]}, as hub data sets write them, the texts."""
     return cell["text"] if isinstance(cell, dict) and isinstance(cell.get("text"), list) else cell
 
@@ -59,7 +59,7 @@ def by_mark(label: object, cell: object) -> object:
     places = [place for place, mark in enumerate(marks) if str(mark) == str(label)]
     if len(places) == 1:
         return places[0]
-    options = options_in(cell)
+    options = unmarked(cell)
     is_option = isinstance(options, list) and label in options
     return label if is_option else f"{label}, of the marks {', '.join(map(str, marks))}"
 
