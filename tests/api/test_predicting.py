@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polyhead import Task, errors
+from polyhead import Passage, Question, Task, errors
 from polyhead.api.predicting import cells_by_task
+from polyhead.api.showing import ShownResults
 from support.mood_texts import Quick, texts_of
 from support.tiny_project import write_trunk
 
@@ -197,6 +198,18 @@ def test_a_notebook_shows_a_model_its_answers_and_a_report(model, tmp_path):
     assert 'id="size"' in model.report().html
     own = model.report("mood", TEXTS[:9], MOODS[:9]).html
     assert f"{model.evaluate('mood', TEXTS[:9], MOODS[:9])['accuracy']:.4f}" in own and "9 rows" in own
+
+
+def test_a_notebook_shows_questions():
+    """A question about a context ended in an error, and a question's options stood there twice."""
+    passage = Passage(question="Who sat?", context="The cat sat.")
+    question = Question(text="Why?", options=("so", "no"))
+    marked = {"text": "cat", "start": 4, "end": 7, "score": 0.5}
+    chosen = {"index": 1, "option": "no", "scores": [0.25, 0.75], "ranked": [1, 0]}
+    fields = {"skipped": {}, "failed": {}, "late": ()}
+    results = [SimpleNamespace(answers={"task": answer}, **fields) for answer in (marked, chosen)]
+    html = ShownResults(results, [passage, question])._repr_html_()
+    assert "Who sat?" in html and ">cat</mark>" in html and html.count(">so<") == 1
 
 
 def test_a_report_without_kept_rows_says_what_to_do(model, tmp_path):

@@ -211,6 +211,60 @@ def test_a_choice_is_guessed_from_indices_as_frames_write_them(tmp_path, labels,
     assert layout_of(table_of(str(file)), Columns()).kind == kind
 
 
+ASKED = ["what is it?", "who was it?", "where is it?"] * 4
+PLACES = [0, 2, 1] * 4
+TEXTS = [["a cat", "the dog", "an ox"]] * 12
+AS_ARC = [{"text": texts, "label": ["1", "2", "3"]} for texts in TEXTS]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"question": ASKED, "options": TEXTS, "answer": ["ABC"[place] for place in PLACES]},
+        {"question": ASKED, "choices": AS_ARC, "answerKey": [str(place + 1) for place in PLACES]},
+        {"question": ASKED, "choices": [[], *TEXTS[1:]], "label": PLACES},
+        {"question": ASKED, "choices": [None, *TEXTS[1:]], "label": PLACES},
+    ],
+    ids=["letters", "marks", "a row without options", "a row with none"],
+)
+def test_a_choice_is_guessed_as_hubs_write_it(tmp_path, columns):
+    """It was guessed as a label of the question alone, without its options."""
+    layout = layout_of(table_of(_written(tmp_path, columns)), Columns())
+    names = [*columns]
+    assert [layout.kind, layout.text, layout.choices, layout.label] == ["multiple_choice", *names]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"question": ASKED, "choices": TEXTS, "label": [place + 1 for place in PLACES]}, "1, 2, 3, beside options in"),
+        ({"question": ASKED, "options": TEXTS, "correct": ["abc"[place] for place in PLACES]}, "in options.*--kind"),
+        (
+            {"premise": ASKED, "choice1": ASKED[1:] + ASKED[:1], "choice2": ASKED[::-1], "label": [0, 1] * 6},
+            "choice1, choice2.*one column with the list of options",
+        ),
+        (
+            {"context": ASKED, "answerA": ASKED, "answerB": ASKED, "answerC": ASKED, "label": ["1", "2", "3"] * 4},
+            "answerA, answerB, answerC",
+        ),
+    ],
+    ids=["counted from 1", "small letters", "a column for each of two", "a column for each of three"],
+)
+def test_a_label_that_may_name_an_option_is_refused(tmp_path, columns, said):
+    """A classifier was made that reads no option, or two options and no question."""
+    table = table_of(_written(tmp_path, columns))
+    with pytest.raises(ConfigError, match=said):
+        layout_of(table, Columns())
+    label = [*columns][-1]
+    assert layout_of(table, Columns(text=[*columns][0]), "single_label").label == label
+
+
+def _written(folder, columns):
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / "rows.jsonl")
+
+
 def test_a_separator_is_certain_where_labels_come_in_several_combinations():
     assert separator_of(["x;y", "y"]) == (";", True)
     assert separator_of(["x;y", "z"]) == (";", False)

@@ -141,8 +141,8 @@ def test_two_good_guesses_or_none_are_refused_with_the_options_that_choose(tmp_p
             rows_of(text=WORDS, tokens=[["a", "b"]] * 40, tags=[["x"], ["y", "x", "y"]] * 20),
             {"kind": "multi_label", "label": "tags", "tokens": None},
         ),
-        # an index beyond the choices is none of them
-        (rows_of(text=WORDS, choices=[["a", "b"]] * 40, label=[0, 2] * 20), {"kind": "single_label", "choices": None}),
+        # a label with a name beside the choices is none of them
+        (rows_of(text=WORDS, choices=[["a", "b"]] * 40, label=MARKS), {"kind": "single_label", "choices": None}),
         # dictionaries without places are no spans and no answers
         (rows_of(text=WORDS, spans=[[{"label": "x"}]] * 40, label=MARKS), {"label": "label", "spans": None}),
         (rows_of(text=WORDS, answers=[[{"text": "x"}]] * 40, label=MARKS), {"label": "label", "answers": None}),

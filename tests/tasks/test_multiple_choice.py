@@ -10,6 +10,7 @@ from scipy.special import softmax
 
 from polyhead.data.read import Examples, ReadReport, Source, read
 from polyhead.data.split import hold_out
+from polyhead.engine.inputs import input_of
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn
 from polyhead.project.tables import TaskEntry
 from polyhead.tasks.kinds import kind_of
@@ -112,10 +113,14 @@ def test_rows_without_what_is_needed_are_skipped_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"label": 3}, "an index from 0 to 2, or the text of one option"),
+        ({"label": 3}, "an index from 0 to 2, a letter from A on, or the text of one option"),
         ({"label": -1}, "none of the question's options"),
         ({"label": True}, "none of the question's options"),
-        ({"label": "3"}, "an index from 0 to 2, or the text of one option"),
+        ({"label": "3"}, "an index from 0 to 2, a letter from A on, or the text of one option"),
+        ({"label": "D"}, "none of the question's options.*Got: D"),
+        ({"label": "A", "choices": ["B", "A"]}, "none of the question's options.*one option alone"),
+        ({"choices": {"text": ["x", "y"], "label": ["1", "2"]}, "label": "0"}, "Got: 0, of the marks 1, 2"),
+        ({"choices": {"text": ["x", "y"], "label": ["A", "A"]}, "label": "A"}, "Got: A, of the marks A, A"),
         ({"label": "-1"}, "none of the question's options"),
         ({"label": "1", "choices": ["1", "1", "b"]}, "none of the question's options"),
         ({"label": "red"}, "none of the question's options"),
@@ -163,6 +168,31 @@ def test_cells_whose_digits_are_an_option_too_must_be_clear(tmp_path):
 def test_digits_in_quotes_are_an_index_where_no_option_spells_them(tmp_path):
     rows = [ROW | {"label": "1"}, ROW | {"label": " 2 "}, ROW | {"label": "2", "choices": ["2", "3", "4"]}]
     assert [int(target) for target in read(source(tmp_path, rows), TASK).targets] == [1, 2, 0]
+
+
+def test_a_letter_is_the_place_of_an_option(tmp_path):
+    """RACE writes its labels so; a letter that is another option's text is refused, see above."""
+    rows = [ROW | {"label": label} for label in ("A", " C ", "blood")]
+    rows += [ROW | {"label": "B", "choices": ["A", "B", "C"]}, ROW | {"label": "D", "choices": ["D", "E"]}]
+    assert [int(target) for target in read(source(tmp_path, rows), TASK).targets] == [0, 2, 1, 1, 0]
+
+
+def test_a_label_is_the_mark_of_an_option_where_options_have_marks(tmp_path):
+    """ARC and CommonsenseQA write their rows so; some questions of ARC count from 1."""
+    texts = ROW["choices"]
+    rows = [
+        ROW | {"choices": {"label": ["A", "B", "C"], "text": texts}, "label": "C"},
+        ROW | {"choices": {"label": ["1", "2", "3"], "text": texts}, "label": "1"},
+        ROW | {"choices": {"label": ["1", "2", "3"], "text": texts}, "label": 3},
+        ROW | {"choices": {"label": ["x", "y", "z"], "text": texts}, "label": "snow"},
+        ROW | {"choices": {"label": ["A", "B", "C"], "text": ["B", "C", "A"]}, "label": "A"},
+        ROW | {"choices": {"label": ["A", "B", "C"], "text": texts}, "label": " "},
+    ]
+    found = read(source(tmp_path, rows), TASK)
+    assert [int(target) for target in found.targets] == [2, 0, 2, 2, 0] and found.report.unlabelled == 1
+    assert found.inputs[0] == Question(text=ROW["question"], options=tuple(texts))
+    asked, _ = input_of({"question": "what is red?", "choices": rows[0]["choices"]}, where="row 1")
+    assert asked == found.inputs[0]
 
 
 def test_columns_of_other_kinds_are_refused(tmp_path):

@@ -23,7 +23,7 @@ from polyhead.api.rows import (
 )
 from polyhead.data.columns import Source
 from polyhead.data.tables.memory import in_memory
-from polyhead.engine.inputs import input_types_of
+from polyhead.engine.inputs import input_types_of, task_input
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.evaluate.beyond_scores import details_of_all
@@ -35,7 +35,7 @@ from polyhead.evaluate.scores import Evaluation, evaluation_from, evaluation_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagged import is_bio
 from polyhead.tasks.task import Task
-from polyhead.text.question import Question, texts_of
+from polyhead.text.question import texts_of
 from polyhead.values import to_value
 
 
@@ -51,9 +51,7 @@ class ShownResults(list[Result]):
 
 
 def _answered(entry: Any, result: Result) -> AnsweredText:
-    texts = (entry,) if isinstance(entry, str) else tuple(texts_of(entry))
-    if isinstance(entry, Question):
-        texts = (*texts, *entry.options)
+    texts = (entry,) if isinstance(entry, str) else texts_of(task_input(entry))
     late = dict.fromkeys(result.late, "late")
     return AnsweredText(texts=texts, answers=result.answers, reasons={**result.skipped, **result.failed, **late})
 

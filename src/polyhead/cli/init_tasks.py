@@ -96,7 +96,8 @@ def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], Sequence[TaskInput
             break
     lines = ["the first rows, as the task reads them:"]
     for label, item in zip(values.values(), examples.inputs, strict=False):
-        texts = " | ".join(_short(text) for text in texts_of(item))
+        shown = filter(None, (item.text, item.context)) if isinstance(item, Question) else texts_of(item)
+        texts = " | ".join(map(_short, shown))
         options = f" [{' / '.join(map(_short, item.options))}]" if isinstance(item, Question) else ""
         lines.append(f"  {texts}{options} -> {label}")
     return lines, examples.inputs
@@ -125,7 +126,7 @@ def _example(entry: TaskEntry, inputs: Sequence[Any]) -> str:
 
     A plain text names no file and no option.
     """
-    lengths = [sum(map(len, [*texts_of(item), *getattr(item, "options", ())])) for item in inputs]
+    lengths = [sum(map(len, texts_of(item))) for item in inputs]
     item = next((item for item, length in zip(inputs, lengths, strict=True) if length <= SHORT), inputs[0])
     if isinstance(item, Question):
         options = list(map(_beginning, item.options))

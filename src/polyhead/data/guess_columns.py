@@ -18,12 +18,22 @@ from polyhead.data.guess_kind import (
     looks_like_labels,
     plain,
 )
-from polyhead.data.guess_texts import CONTEXTS, in_roles, may_hold_data, named_texts, one_text, pair_of, text_columns
+from polyhead.data.guess_texts import (
+    CONTEXTS,
+    in_roles,
+    may_hold_data,
+    named_texts,
+    one_text,
+    pair_of,
+    several_options,
+    text_columns,
+)
 from polyhead.data.rows import Rows
 from polyhead.data.tables import Row
 from polyhead.errors import ConfigError
 from polyhead.tasks.kinds.base import listed
-from polyhead.tasks.kinds.multiple_choice import MultipleChoice
+from polyhead.tasks.kinds.multiple_choice import MultipleChoice, place_of_letter
+from polyhead.text.question import by_mark, unmarked
 from polyhead.values import Value
 
 CHOICE = MultipleChoice.name
@@ -108,6 +118,8 @@ def layout_of(table: Table, named: Columns, kind: str | None = None) -> Layout:
     chosen, others = _label(table, named, kind, tokens, choices, {*named.text_columns, named.text_b, *texts})
     if chosen is None:
         return Layout(kind=kind, **fields)
+    if kind is None and chosen.kind is None:
+        _check_no_options(table, chosen.columns[0], choices, named)
     kind = kind or chosen.kind
     guessed: dict[str, Any] = {chosen.key: chosen.columns if chosen.key == "soft" else chosen.columns[0]}
     whys = [chosen.why]
@@ -131,9 +143,24 @@ def _choices(table: Table, kind: str | None) -> str | None:
     if kind not in (None, CHOICE):
         return None
     for name, values in table.values.items():
-        if name.lower() in CHOICES and _are_lists(values, str) and all(len(value) >= 2 for value in values):
+        options: list[Any] = [its for value in values if (its := unmarked(value)) != []]
+        if name.lower() in CHOICES and _are_lists(options, str) and all(len(its) >= 2 for its in options):
             return name
     return None
+
+
+def _check_no_options(table: Table, label: str, choices: str | None, named: Columns) -> None:
+    """Raises ConfigError if a label seems to name an option of a question: without a kind it would not be read so."""
+    columns = [choices] if choices else [] if named.text else several_options(table.values)
+    values = table.values.get(label, [])
+    if columns and values and all(_place(str(value).upper()) is not None for value in values):
+        raise ConfigError(
+            f"'{label}' of {table.path} may say which option of a question is right, and cannot be read so",
+            got=f"{', '.join(sorted(set(map(str, values)))[:6])}, beside options in {', '.join(columns)}",
+            allowed="one column with the list of options, such as 'choices', and a label that is an index from 0, a "
+            "letter from A on, or an option's text",
+            do=f"write the rows so, or choose --kind {SINGLE_LABEL} for a label that is no option",
+        )
 
 
 def _are_lists(values: Sequence[Any], of: type) -> bool:
@@ -222,19 +249,33 @@ def _label_guess(
             return SPAN, f"answers: '{name}', each with its place in a context", "answers"
     if tokens and _are_lists(values, str) and list(map(len, table.values[tokens])) == list(map(len, values)):
         return TAGGING, f"tags: '{name}', one for each of '{tokens}'", "label"
-    options = table.values.get(choices, []) if choices else []
-    if len(options) == len(table.rows):  # only rows with a label have a value
-        labels = [row.get(name) for row in table.rows]
-        options = [its for its, label in zip(options, labels, strict=True) if label is not None and not is_blank(label)]
-    if options and len(options) == len(values) and all(map(_is_option, values, options)):
+    chosen = _chosen(table, name, choices) if choices else []
+    if chosen and all(_is_option(value, options) for value, options in chosen):
         return CHOICE, f"label: '{name}', one of '{choices}'", "label"
     return _plain_label(name, values)
 
 
-def _is_option(value: object, options: list[str]) -> bool:
-    text = str(value)
-    index = MultipleChoice().parse(text.removesuffix(".0"), None)  # 1.0 is 1, as frames write it
-    return text in options or (isinstance(index, int) and index < len(options))
+def _chosen(table: Table, name: str, choices: str) -> list[tuple[object, Any]]:
+    """The label in a column of each row that has both, with the row's options."""
+    chosen = []
+    for row in table.rows:
+        cell = row.get(choices)
+        cell = listed(cell, cell) if isinstance(cell, str) else cell
+        label, options = by_mark(row.get(name), cell), unmarked(cell)
+        if label is not None and not is_blank(label) and options not in (None, []) and not is_blank(options):
+            chosen.append((label, options))
+    return chosen
+
+
+def _is_option(value: object, options: Any) -> bool:
+    place = _place(value)
+    return str(value) in options or (place is not None and place < len(options))
+
+
+def _place(value: object) -> int | None:
+    """The place of an option that an index or a letter names; None for anything else."""
+    index = MultipleChoice().parse(str(value).removesuffix(".0"), None)  # 1.0 is 1, as frames write it
+    return index if isinstance(index, int) else place_of_letter(str(value))
 
 
 def _plain_label(name: str, values: list[Any]) -> LabelGuess | None:

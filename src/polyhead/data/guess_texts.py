@@ -27,6 +27,7 @@ PAIRS = (
     ("claim", "evidence"),
     *((name, f"{name}{end}") for name in TEXTS for end in ("_b", "b", "2", "_2")),
 )
+OPTION = re.compile(r"(choice|option|ending)[_ ]?([0-9]|[a-e])|answer[_ ]?[a-e]", re.IGNORECASE)
 ENDS = (("1", "2"), ("a", "b"), ("A", "B"), ("_left", "_right"))
 
 
@@ -84,6 +85,12 @@ def _numbered(by_name: Mapping[str, str]) -> list[tuple[str, str]]:
         for first, second in ENDS
         if name.endswith(first) and len(name) > len(first)
     ]
+
+
+def several_options(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The columns with one option each of a question, such as `choice1` and `choice2`; empty if there are none."""
+    options = [name for name in text_columns(columns, ()) if OPTION.fullmatch(name.strip())]
+    return options if len(options) > 1 else []
 
 
 def one_text(path: str, columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> tuple[str, ...]:

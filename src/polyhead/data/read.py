@@ -24,7 +24,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, parts_of_cell, single
 from polyhead.tasks.task import Example, Task
 from polyhead.text.characters import has_visible
-from polyhead.text.question import Question, TaskInput, texts_of
+from polyhead.text.question import Question, TaskInput, by_mark, texts_of, unmarked
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import join_tokens, words_in
 from polyhead.values import Value
@@ -353,6 +353,7 @@ class _Reader:
     def _strings(self, row: Row, column: str, content: str) -> list[str]:
         """The strings in a column; empty if it is missing or blank."""
         value = row.values.get(column)
+        value = unmarked(value) if column == self.columns.choices else value
         items = parts_of_cell(value, self.source.separator) if isinstance(value, str) else value
         if items is None or items == [] or items == "":
             return []
@@ -362,7 +363,7 @@ class _Reader:
 
     def _label(self, row: Row) -> object:
         """The label in the form of `Kind.encode`; None if the row has none."""
-        value = row.values.get(self.columns.label)
+        value = by_mark(row.values.get(self.columns.label), row.values.get(self.columns.choices or ""))
         if self.kind.takes_single:
             value = single(value)
         if self.blank_is_none and not self.is_soft and isinstance(value, str) and not value.strip():

@@ -15,7 +15,7 @@ from polyhead.tasks.limits import too_long
 from polyhead.tasks.task import Kind, Task
 from polyhead.text.characters import has_visible
 from polyhead.text.prefix import LONGEST_TEXT
-from polyhead.text.question import Question, TaskInput, texts_of
+from polyhead.text.question import Question, TaskInput, texts_of, unmarked
 from polyhead.text.tokenize import Input
 from polyhead.text.words import NOWHERE, join_tokens
 from polyhead.values import Value
@@ -268,7 +268,7 @@ def _text(row: Mapping[str, Any]) -> Input | None:
 
 def _question(row: Mapping[str, Any], where: str) -> Question | Passage:
     question, context = row["question"], row.get("context")
-    options = row["options"] if row.get("options") is not None else row.get("choices")
+    options = unmarked(row["options"] if row.get("options") is not None else row.get("choices"))
     if context is not None and not isinstance(context, str):
         raise _bad(f"{where}: the context of a question is a text", context, "a string")
     if options is None:

@@ -43,6 +43,27 @@ TaskInput = Input | Question
 """An example's input: a text, a pair of texts, or a question with options."""
 
 
+def unmarked(cell: object) -> object:
+    """The options of a cell: of {"text": [...], "label": ["A", "B", ...]}, as hub data sets write them, the texts."""
+    return cell["text"] if isinstance(cell, dict) and isinstance(cell.get("text"), list) else cell
+
+
+def by_mark(label: object, cell: object) -> object:
+    """The index of the option whose mark the label is, if the cell has marks; an option's text stays a text.
+
+    A label that is neither becomes words that say so: as an index it could be another option.
+    """
+    marks = cell.get("label") if isinstance(cell, dict) else None
+    if not isinstance(marks, list) or label is None or not str(label).strip():
+        return label
+    places = [place for place, mark in enumerate(marks) if str(mark) == str(label)]
+    if len(places) == 1:
+        return places[0]
+    options = unmarked(cell)
+    is_option = isinstance(options, list) and label in options
+    return label if is_option else f"{label}, of the marks {', '.join(map(str, marks))}"
+
+
 def texts_of(example: TaskInput) -> tuple[str, ...]:
     """All texts of an input."""
     return example.texts if isinstance(example, Question) else example

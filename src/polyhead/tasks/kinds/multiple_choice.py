@@ -40,16 +40,20 @@ class MultipleChoice(Kind):
         return int(cell) if cell.isascii() and cell.strip().isdecimal() and len(cell) < 10 else cell
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
-        """The index of the right option, int64 (); `label` is that index, from 0, or the option's text.
+        """The index of the right option, int64 (); `label` is that index, from 0, the option's letter, or its text.
 
-        Digits that are not an option's text are an index; 1.0 is 1, as frames write it where a cell is empty.
+        Digits that are not an option's text are an index; 1.0 is 1, as frames write it where a cell is empty. A letter
+        that is the text of another option is refused.
         """
         options = example.options
         if isinstance(label, float) and label.is_integer():
             label = int(label)
         if isinstance(label, str):
             places = [place for place, option in enumerate(options) if option == repair(label.strip())]
-            if len(places) == 1:
+            letter = place_of_letter(label)
+            if letter is not None and letter < len(options) and places in ([], [letter]):
+                return np.asarray(letter, np.int64)
+            if len(places) == 1 and (letter is None or letter >= len(options)):
                 return np.asarray(places[0], np.int64)
             digits = label.strip().removesuffix(".0")
             index = self.parse(digits, None)
@@ -63,7 +67,7 @@ class MultipleChoice(Kind):
             example,
             "the label is none of the question's options",
             got=label,
-            allowed=f"an index from 0 to {len(options) - 1}, or the text of one option"
+            allowed=f"an index from 0 to {len(options) - 1}, a letter from A on, or the text of one option alone"
             if options
             else "an option of the question",
         )
@@ -115,3 +119,9 @@ class MultipleChoice(Kind):
         most = max([int(places.max()) + 1, *(len(example.options) for example in examples)])
         counts = np.bincount(places, minlength=most).astype(np.float32)
         return [counts[: len(example.options)] for example in examples]
+
+
+def place_of_letter(label: str) -> int | None:
+    """0 for A, 1 for B, and so on; None for anything but one such letter."""
+    letter = label.strip()
+    return ord(letter) - ord("A") if len(letter) == 1 and "A" <= letter <= "Z" else None
