@@ -28,9 +28,7 @@ class RowProfile(Value, eq=False):
     vectors: np.ndarray  # float32 (rows, width): mean vectors, scaled to length 1
     lengths: np.ndarray  # float32 (rows,): characters
     scores: np.ndarray  # float32 (rows, labels): probabilities; for numbers (rows, 1), the fraction of the range
-    centres: np.ndarray | None = (
-        None  # float32 (labels with rows, width): mean of each label's training rows, scaled to length 1
-    )
+    centres: np.ndarray | None = None  # float32 (labels with rows, width): means of their training rows, of length 1
     far: np.ndarray | None = None  # float32 (rows,): distance to the nearest centre, computed without the row itself
 
     def take(self, rows: np.ndarray) -> RowProfile:

@@ -176,9 +176,8 @@ def conflicting(splits: Sequence[SplitRows]) -> Iterator[Finding]:
                 places.append(split.place(index, other=other))
     if places:
         message = f"{counted(len(places), 'row')} with the text of another row and another label"
-        yield splits[0].found(
-            "conflict", "fault", message, do="decide for one label, or remove the rows", places=places
-        )
+        do = "decide for one label, or remove the rows"
+        yield splits[0].found("conflict", "fault", message, do=do, places=places)
 
 
 def _agree(first: SplitRows, first_row: int, second: SplitRows, second_row: int, *, within: float) -> bool:

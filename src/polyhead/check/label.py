@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, names_text, spaced
+from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, names_text
+from polyhead.codecs.base import evenly_spaced
 from polyhead.errors import BadValue, UnknownLabel
 from polyhead.tasks.gold import widened
 from polyhead.text.normalize import normalized_text
@@ -173,7 +174,7 @@ def given_away(split: SplitRows) -> Iterator[Finding]:
     """Words in nearly every text of a class and nearly no other: the label may be part of the text."""
     if not split.has_classes or not split.is_train or split.kind.label_is_list or len(split.task.labels) < 2:
         return
-    rows = spaced(len(split), SAMPLE)
+    rows: list[int] = evenly_spaced(len(split), SAMPLE).tolist()
     samples = [set(WORD.findall(split.texts[row].casefold())[:FIRST_WORDS]) for row in rows]
     of_label: dict[int, Counter[str]] = {}
     sizes, everywhere = Counter[int](), Counter[str]()

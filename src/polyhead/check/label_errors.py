@@ -295,13 +295,5 @@ def _place(rows: LabelledRows, row: int, other: str) -> RowRef:
 
 def _finding(split: SplitRows, kind: str, message: str, places: Sequence[RowRef], of: int) -> Finding:
     do = "read these rows again, from the first on"
-    return Finding(
-        kind=kind,
-        level="hint",
-        what=message,
-        do=do,
-        task=split.task.name,
-        rows=len(places),
-        of=of,
-        places=tuple(places),
-    )
+    task, shown = split.task.name, tuple(places)
+    return Finding(kind=kind, level="hint", what=message, do=do, task=task, rows=len(shown), of=of, places=shown)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from polyhead.check.split_rows import WORD, Finding, SplitRows, counted, spaced
+from polyhead.check.split_rows import WORD, Finding, SplitRows, counted
+from polyhead.codecs.base import evenly_spaced
 
 FEW = 50  # rows: with fewer, shares are not compared, and a score means little
 LABELS_APART, BY_CHANCE = 0.2, 3.0  # half the sum of differences of shares, and the factor above chance
@@ -69,7 +70,7 @@ def texts(train: SplitRows, split: SplitRows) -> Iterator[Finding]:
     if _distance(train.lengths, split.lengths) >= LENGTHS_APART:
         lengths = [np.median(each.lengths) for each in (split, train)]
         reasons.append(f"texts have {lengths[0]:,.0f} characters in the middle, in train {lengths[1]:,.0f}")
-    samples = [[each.texts[index] for index in spaced(len(each), SAMPLE)] for each in (train, split)]
+    samples = [[each.texts[index] for index in evenly_spaced(len(each), SAMPLE)] for each in (train, split)]
     for name, trait in _TRAITS.items():
         expected, observed = (sum(map(trait, texts)) / len(texts) for texts in samples)
         if abs(expected - observed) >= WRITING_APART:

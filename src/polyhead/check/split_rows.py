@@ -207,12 +207,6 @@ class SplitRows:
         return Path(self.source.path).name
 
 
-def spaced(count: int, most: int) -> list[int]:
-    """Up to `most` of the numbers below `count`, evenly spaced."""
-    numbers: list[int] = np.unique(np.linspace(0, max(0, count - 1), min(most, count)).round().astype(int)).tolist()
-    return numbers
-
-
 def by_task(splits: Sequence[SplitRows]) -> list[list[SplitRows]]:
     """The splits, grouped by task."""
     splits_of_tasks: dict[str, list[SplitRows]] = {}

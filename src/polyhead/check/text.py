@@ -35,9 +35,8 @@ def empty(split: SplitRows, limit: int) -> Iterator[Finding]:
         yield split.found("unusable", "fault", message, do=do, places=())
     if rows := split.reading.empty:
         message = f"{counted(len(rows), 'row')} without a text; training skips them"
-        yield split.found(
-            "empty_text", "hint", message, do="remove the rows, or give their texts", places=split.at(rows)
-        )
+        do = "remove the rows, or give their texts"
+        yield split.found("empty_text", "hint", message, do=do, places=split.at(rows))
     if rows := split.reading.unlabelled:
         message = f"{counted(len(rows), 'row')} without a label; training skips them"
         yield split.found("unlabelled", "hint", message, do="label the rows, or remove them", places=split.at(rows))
@@ -138,9 +137,8 @@ def wordless(split: SplitRows, limit: int) -> Iterator[Finding]:
         yield split.found("no_text", "fault", message, do="name the column of the text", indices=without)
     if len(set(split.keys)) == 1:
         message = "every row has the same text"
-        yield split.found(
-            "constant_text", "fault", message, do="name the column of the text", indices=range(len(split))
-        )
+        do = "name the column of the text"
+        yield split.found("constant_text", "fault", message, do=do, indices=range(len(split)))
 
 
 CHECKS = (empty, long_inputs, misread, invisible, markup, cut_off, wordless)

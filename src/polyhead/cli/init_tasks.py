@@ -97,8 +97,10 @@ def _rows(entry: TaskEntry, folder: Path) -> tuple[list[str], Sequence[TaskInput
     lines = ["the first rows, as the task reads them:"]
     for label, item in zip(values.values(), examples.inputs, strict=False):
         shown = filter(None, (item.text, item.context)) if isinstance(item, Question) else texts_of(item)
-        texts = " | ".join(map(_short, shown))
-        options = f" [{' / '.join(map(_short, item.options))}]" if isinstance(item, Question) else ""
+        texts = " | ".join(short(text, WIDTH) for text in shown)
+        options = (
+            f" [{' / '.join(short(option, WIDTH) for option in item.options)}]" if isinstance(item, Question) else ""
+        )
         lines.append(f"  {texts}{options} -> {label}")
     return lines, examples.inputs
 
@@ -113,12 +115,9 @@ def _label(entry: TaskEntry, values: Mapping[str, object], column: str) -> str:
     if isinstance(value, str) and entry.separator:
         value = [part.strip() for part in value.split(entry.separator) if part.strip()]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return _short(", ".join(value)) or "(none)"
-    return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) or "(none)"
-
-
-def _short(text: str) -> str:
-    return short(text, WIDTH)
+        return short(", ".join(value), WIDTH) or "(none)"
+    plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return short(plain, WIDTH) or "(none)"
 
 
 def _example(entry: TaskEntry, inputs: Sequence[Any]) -> str:

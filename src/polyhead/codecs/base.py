@@ -15,6 +15,11 @@ from polyhead.values import Value
 NO_TOKEN = -1  # the token of a vector that has none
 
 
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """At most `most` of the numbers below `count`, evenly spaced, with the first and the last, int64 ascending."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))
+
+
 class Constants(Protocol):
     """Numbers computed from training features, as in a plan's `Codec` node: one per tensor or one per dimension."""
 

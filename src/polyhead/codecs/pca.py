@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.codecs.base import Affine, Constants, FeatureCodec
+from polyhead.codecs.base import Affine, Constants, FeatureCodec, evenly_spaced
 from polyhead.codecs.tables import Table, table_named
 from polyhead.errors import StoreError
 
@@ -98,8 +98,7 @@ class Components(FeatureCodec):
         least = max(np.abs(mean).max() / LARGEST_SPAN, np.abs(flat).max() / LARGEST_SPAN, np.finfo(np.float32).tiny)
         bits = allocated(np.where(variance > least**2, variance, 0), self.mean_bits * values.shape[-1])
         basis, bits = basis[bits > 0], bits[bits > 0]
-        spaced = np.unique(np.linspace(0, len(flat) - 1, min(ROWS, len(flat))).round().astype(int))
-        step, zero = fitted(flat[spaced] @ basis.T, bits, least=least)
+        step, zero = fitted(flat[evenly_spaced(len(flat), ROWS)] @ basis.T, bits, least=least)
         return {"mean": mean, "basis": basis, "step": step, "zero": zero, "bits": bits.astype(np.float64)}
 
     def graph(self, ops: Any, x: Any, constants: Constants) -> Any:

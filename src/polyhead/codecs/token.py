@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from polyhead.codecs.base import NO_TOKEN, Affine, Constants, TokenCodec
+from polyhead.codecs.base import NO_TOKEN, Affine, Constants, TokenCodec, evenly_spaced
 from polyhead.codecs.pca import AT_ONCE, LARGEST, LARGEST_SPAN, ROWS, allocated, fitted, pack_bits, planes, principal
 from polyhead.codecs.tables import Table, table_named
 from polyhead.errors import StoreError
@@ -143,12 +143,12 @@ class Token1(TokenCodec):
         has_bits = int((bits > 0).sum())
         basis = np.concatenate([basis[:has_bits], _without_bits(flat, residuals, basis[has_bits:])])
         bits = np.where(np.arange(len(basis)) < has_bits, bits[: len(basis)], 0)
-        spaced = np.unique(np.linspace(0, len(residuals) - 1, min(ROWS, len(residuals))).round().astype(int))
         projected = means @ basis.T.astype(np.float32)
         reach = np.where(bits > 0, REACH, COARSE_REACH)
         # components without bits
         step, zero = np.maximum(2 * np.abs(projected).max(axis=0) / reach, least), np.zeros(len(basis))
-        fit = fitted(residuals[spaced].astype(np.float64) @ basis[:has_bits].T, bits[:has_bits], least=least)
+        sample = residuals[evenly_spaced(len(residuals), ROWS)].astype(np.float64)
+        fit = fitted(sample @ basis[:has_bits].T, bits[:has_bits], least=least)
         step[:has_bits], zero[:has_bits] = fit
         numbers = CENTRE + np.clip(np.rint(2 * projected / step), -reach, reach)
         return {

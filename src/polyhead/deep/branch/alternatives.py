@@ -45,9 +45,8 @@ def or_branch(job: TrainingJob, prepared: Prepared, trained: Trained) -> tuple[P
         option.name: chosen_part(unseen, search, option, extractor, precision=precision, folder=folder)
         for option in search.options()
     }
-    by_branch = {
-        name: selection_rule.selection_score(prepared.task, part.scores["validation"]) for name, part in parts.items()
-    }
+    score_of = selection_rule.selection_score
+    by_branch = {name: score_of(prepared.task, part.scores["validation"]) for name, part in parts.items()}
     options = [msgspec.structs.replace(option, score=100 * by_branch[option.name]) for option in search.options()]
     task, outputs = trained.task or prepared.task, _of_validation(prepared, trained)
     score = selection_rule.choosing_score(task, prepared.validation.examples, outputs)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyhead.codecs.base import evenly_spaced
 from polyhead.data.read import Examples
 from polyhead.deep.examples import TextExamples
 from polyhead.deep.loop.devices import check_same, devices_of, gathered
@@ -240,7 +241,7 @@ def _evenly_spaced(split: Split, rows: int | None) -> Examples:
     count = len(split.examples.targets)
     if rows is None or rows >= count:
         return split.examples
-    return split.examples.take(sorted({round(i) for i in np.linspace(0, count - 1, rows)}))
+    return split.examples.take(evenly_spaced(count, rows).tolist())
 
 
 def start_parts(loop: JointLoop, *, checkpoint: FilePath | None = None) -> None:

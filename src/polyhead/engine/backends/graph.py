@@ -133,10 +133,8 @@ class GraphBackend:
             outputs = {name: _nothing(loaded.arranged, name, batch) for name in program.tasks}
             yield StageResults(outputs=outputs, failed={}, layers_left=0)
             return
-        execution = Execution(
-            program, batch, count=self._count.add, apart=apart, exact=self._deterministic, cache=self.state_cache
-        )
-        yield from execution.stages()
+        exact, cache = self._deterministic, self.state_cache
+        yield from Execution(program, batch, count=self._count.add, apart=apart, exact=exact, cache=cache).stages()
 
     def keep_states(self, bundle: FilePath, most: int) -> None:
         """Keeps up to `most` bytes of states from now on, with those that `store_states` of this bundle has stored."""

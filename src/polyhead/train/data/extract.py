@@ -14,6 +14,7 @@ import numpy as np
 
 from polyhead import plan as planning
 from polyhead.codecs import EXACT, NO_TOKEN
+from polyhead.codecs.base import evenly_spaced
 from polyhead.encoder.data import TrunkData
 from polyhead.encoder.shape import WORD_VECTORS
 from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, encoding_backend, open_backend
@@ -101,8 +102,7 @@ class Extractor(FeatureSource):
         sample = pool.codec.format.sample
         raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
         path = with_every_token(Path(nodes=(*path.stored().nodes[:-1], raw)))
-        spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
-        chosen = [inputs[i] for i in spaced]
+        chosen = [inputs[i] for i in evenly_spaced(len(inputs), sample)]
         values = sample_values(self.features, path, chosen, self.tokenizer, budget=TOKEN_BUDGET, width=self._width)
         return fixed_codec(pool.codec, values, per=per, words=self.data.arrays[WORD_VECTORS])
 

@@ -136,10 +136,8 @@ def train_task(
         weight = choose_weight(task, trials.sides, outputs)
         learned = prepared.whole if trials.learns_all(best) and prepared.whole else prepared.train.examples
         task = with_transitions(task, learned.targets, weight)
-        tried = {
-            trial.candidate.name: selection_rule.choosing_score(task, trials.held, trial.outputs)
-            for trial in trials_done
-        }
+        score_of = selection_rule.choosing_score
+        tried = {trial.candidate.name: score_of(task, trials.held, trial.outputs) for trial in trials_done}
         if prepared.finds_threshold:
             task = selection_rule.with_threshold(task, trials.held, outputs)
         scores = {"validation": trials.held.scores(task, outputs)}  # as `evaluate` scores these rows later

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from polyhead.codecs.base import evenly_spaced
 from polyhead.evaluate.probabilities import golden_minimum
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
@@ -80,5 +81,5 @@ def _rows(
             return None
     if not len(values):
         return None
-    kept = np.unique(np.linspace(0, len(values) - 1, min(MOST, len(values))).round().astype(int))
-    return values[kept].astype(np.float64), right[kept]
+    rows = evenly_spaced(len(values), MOST)
+    return values[rows].astype(np.float64), right[rows]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from polyhead.codecs.base import evenly_spaced
 from polyhead.data.read import Examples
 from polyhead.engine.familiar import reads_one_text
 from polyhead.tasks.kinds import kind_of
@@ -139,8 +140,7 @@ def answers_to(
 
     Every solution starts from the one before.
     """
-    kept = np.unique(np.linspace(0, len(train.inputs) - 1, min(MOST, len(train.inputs))).round().astype(int)).tolist()
-    train, outputs = train.take(kept), kind_of(task).width(task)
+    train, outputs = train.take(evenly_spaced(len(train.inputs), MOST).tolist()), kind_of(task).width(task)
     columns = 2 ** int(np.log2(np.clip(NUMBERS // outputs, LEAST_COLUMNS, MOST_COLUMNS)))
     read = word_counts(train.inputs, columns)
     rarity = rarity_of(read, columns)

@@ -170,14 +170,11 @@ def _outputs_from_texts(
     name = prepared.task.name
     session = Session(bundle.view({name: bundle.lines[name]}), backend=encoding_backend())
 
-    def of_live(examples: Examples) -> Outputs:
-        return _outputs(session, name, examples, events)
-
     def of_new(examples: Examples) -> Outputs:
         session.attach(draft.record, draft.arrays, others=others)
         return _outputs(session, name, examples, events)
 
-    return of_live, of_new
+    return lambda examples: _outputs(session, name, examples, events), of_new
 
 
 def _outputs_from_store(source: StoredFeatures) -> RunVersions:

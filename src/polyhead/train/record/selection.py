@@ -121,7 +121,7 @@ class VersionDecisions(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class TasksToTrain(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingSelection(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks that a run trains, and the reason for each other task that it skips."""
 
     todo: frozenset[str]
@@ -140,7 +140,7 @@ def select_tasks(
     decisions: VersionDecisions,
     options: TrainOptions,
     rivals: Mapping[str, tuple[Task, Task]],
-) -> TasksToTrain:
+) -> TrainingSelection:
     """The tasks to train: `new` ones, which have no trained part, and those that the options name.
 
     The tasks of a group are all trained or all skipped, since they read each other's arrays. `tags` are the tasks'
@@ -160,7 +160,7 @@ def select_tasks(
             continue
         others = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         skipped |= {name: reasons.get(name, f"it shares arrays with {others}") for name in group if name in wanted}
-    return TasksToTrain(todo=frozenset(todo), left={name: skipped[name] for name in tags if name in skipped})
+    return TrainingSelection(todo=frozenset(todo), left={name: skipped[name] for name in tags if name in skipped})
 
 
 def _reason_to_skip(
