@@ -81,8 +81,7 @@ class ProbeRunner:
 
     def _kept(self) -> list[StateCache]:
         backends = [session.backend for session in self._sessions.values()]
-        caches = (backend.state_cache for backend in backends if isinstance(backend, GraphBackend))
-        return [cache for cache in caches if cache is not None]
+        return [cache for b in backends if isinstance(b, GraphBackend) and (cache := b.state_cache) is not None]
 
     def answered(self, names: Iterable[str]) -> dict[str, ProbeAnswers]:
         """Digests of each task's answers to its own probes."""
