@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from support.mood_texts import texts_of
 from support.tiny_project import tiny_trunk, write_trunk
 
 pytest.importorskip("torch")
@@ -23,9 +24,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from polyhead import Model
 from polyhead.api.estimators import TASK, PolyheadClassifier, PolyheadRegressor
 from polyhead.api.shared import SHARED, EstimatorModel, SharedFolder
-from polyhead.errors import ConfigError, PolyheadError
+from polyhead.errors import ConfigError, EmptyData, PolyheadError
 from polyhead.project.recipes import Training
 from polyhead.train.heads.linear import Inputs
 from polyhead.train.heads.search import solutions
@@ -435,7 +437,11 @@ def test_weights_of_classes_and_rows_reach_training_multiplied(trunk, monkeypatc
     np.testing.assert_array_equal(seen[1]["weights"], of_class * np.arange(48))
     assert "weights" not in seen[2]
     PolyheadRegressor(trunk).fit(TEXTS, np.arange(48.0), groups=np.arange(48) // 2)
-    np.testing.assert_array_equal(seen[3]["groups"], np.arange(48) // 2)
+    np.testing.assert_array_equal(seen[-1]["groups"], np.arange(48) // 2)
+    kept = np.arange(48) % 3 > 0
+    made.set_params(class_weight="balanced").fit(TEXTS, MOODS, sample_weight=kept).fit(TEXTS[kept], MOODS[kept])
+    np.testing.assert_array_equal(seen[-2]["weights"][kept], seen[-1]["weights"])
+    assert not seen[-2]["weights"][~kept].any()
     for wrong, match in (
         ([1.0], "inconsistent"),
         ([-1.0] * 48, "zero or more"),
@@ -457,6 +463,26 @@ def test_a_row_without_weight_is_not_learned(trunk):
     first = PolyheadClassifier(trunk, **linear).fit(texts, moods, sample_weight=kept)
     other = PolyheadClassifier(trunk, **linear).fit(texts, moods, sample_weight=1 - kept)
     assert np.mean(first.predict(TEXTS) == MOODS) > 0.9 and np.mean(other.predict(TEXTS) == turned) > 0.9
+
+
+def test_a_fit_with_rows_without_weight_is_the_one_without_these_rows(trunk):
+    """They counted where the metric was chosen, among the rows held out and as texts."""
+    chance = np.random.default_rng(3)
+    moods = np.where(chance.random(160) < 0.2, "good", "bad")  # uneven: the metric is one of rare labels
+    texts, kept = np.array(texts_of(list(moods))), chance.random(160) < 0.6
+    moods[~kept] = "good"  # with them labels are even
+    made = [Model(trunk, backend="reference", verbose=False) for _ in range(2)]
+    for model, rows, weights in ((made[0], slice(None), kept * 2.0), (made[1], kept, np.full(kept.sum(), 2.0))):
+        model.fit("mood", list(texts[rows]), list(moods[rows]), weights=list(weights), effort="quick")
+    assert made[0].tasks == made[1].tasks and made[0].tasks["mood"].metric != "accuracy"
+    np.testing.assert_array_equal(*(model.predict_proba(TEXTS) for model in made))
+    assert made[0].scores("mood") == made[1].scores("mood")
+    third = np.where(kept, moods, "blue")
+    made[0].fit("third", list(texts), list(third), weights=list(kept * 1.0), effort="quick", kind="single_label")
+    assert made[0].tasks["third"].labels == ("bad", "blue", "good"), "as in scikit-learn, such a class is a class"
+    assert set(made[0].predict(list(texts), tasks="third")["third"]) <= {"bad", "good"}
+    with pytest.raises(EmptyData, match="every row has weight 0"):
+        made[0].fit("none", list(texts), list(moods), weights=[0.0] * 160)
 
 
 def test_the_decision_function_is_the_logarithm_of_the_odds(trunk, fitted):

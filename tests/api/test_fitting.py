@@ -11,6 +11,7 @@ import pytest
 from polyhead import DataFile, errors
 from polyhead.bundle.read import Bundle
 from polyhead.certify.annotations import Annotations, keep_annotations
+from polyhead.project.recipes import Training
 from polyhead.project.tables import Project
 from polyhead.tasks.calibration import Calibration
 from polyhead.train.data.prepare import prepare
@@ -519,6 +520,34 @@ def test_other_splits_are_read_as_the_rows_of_training(made, tmp_path, monkeypat
     for place in ("more.csv", Path("more.csv"), DataFile(path="more.csv"), str(tmp_path / "more.csv")):
         made.fit("asks", TEXTS, cells, validation=other, test=place, **reading)
         assert made.scores("asks") == made.scores("lists"), place
+
+
+def test_what_no_task_of_a_call_reads_is_refused(made):
+    """A separator and what an empty cell says were taken for tasks with one label, and two efforts in one call."""
+    single, frame = {"kind": "single_label"}, {"text": TEXTS, "mood": MOODS, "asks": ["good/lamp", ""] * 15}
+    with pytest.raises(errors.ConfigError, match="'separator' would change nothing: .*'multi_label'"):
+        made.fit("mood", TEXTS, MOODS, separator="/", **single)
+    with pytest.raises(errors.ConfigError, match="'empty' would change nothing"):
+        made.fit("mood", TEXTS, MOODS, empty="skip")
+    pandas = pytest.importorskip("pandas")
+    table, said = pandas.DataFrame(frame | {"other": MOODS}), {"separator": "/", "empty": "none"}
+    for name in said:
+        with pytest.raises(errors.ConfigError, match=f"'{name}' would change nothing"):
+            made.fit(table, labels=["mood", "other"], **{name: said[name]}, **single)
+    assert made.tasks == {}
+    made.fit(table, labels=["mood", "asks"], kind={"mood": "single_label"}, **said)
+    assert made.tasks["asks"].labels == ("good", "lamp") and made.tasks["mood"].labels == ("bad", "good")
+    for name in said:
+        with pytest.raises(errors.ConfigError, match=f"'{name}' would change nothing"):
+            made.evaluate("mood", TEXTS, MOODS, **{name: said[name]})
+
+
+@pytest.mark.parametrize("training", [{"effort": "best"}, Training(effort="best", epochs=2)], ids=["dict", "value"])
+def test_two_efforts_of_one_call_are_refused(made, training):
+    with pytest.raises(errors.ConfigError, match="'effort' twice.* effort='quick' and training={'effort': 'best'}"):
+        made.fit("mood", TEXTS, MOODS, effort="quick", training=training)
+    assert made.tasks == {}
+    made.fit("mood", TEXTS, MOODS, effort="quick", training={"effort": "quick", "epochs": 2})
 
 
 def test_a_file_of_another_split_leaves_the_rows_of_training_as_they_are(made, tmp_path, monkeypatch):

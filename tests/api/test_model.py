@@ -579,16 +579,8 @@ class Hub:
         assert private and exist_ok
         (self.root / name).mkdir(parents=True, exist_ok=True)
 
-    def upload_file(self, *, path_or_fileobj, path_in_repo, repo_id):
-        (self.root / repo_id / path_in_repo).write_bytes(Path(path_or_fileobj).read_bytes())
-
-    def upload_folder(self, *, folder_path, repo_id, ignore_patterns):
-        shutil.copytree(
-            folder_path,
-            self.root / repo_id,
-            dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns(*(p.rpartition("/")[2] for p in ignore_patterns)),
-        )
+    def upload_folder(self, *, folder_path, repo_id):
+        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True)
         return "https://hub/commit"
 
     def snapshot_download(self, name, *, revision, token):
@@ -613,6 +605,23 @@ def test_a_bundle_goes_to_the_hub_and_comes_back(model, tmp_path, monkeypatch):
     with pytest.raises(errors.BundleError):
         Model.pull("team/support", tmp_path / "damaged")
     assert not (tmp_path / "damaged").exists()
+
+
+def test_a_bundle_is_uploaded_at_rest(trunk, tmp_path, monkeypatch):
+    """An upload while another process put in a version could name files that it lacked."""
+    from polyhead.api import hub
+
+    texts, moods, _ = rows()
+    made = Model(trunk, folder=tmp_path / "bundle", backend="reference", verbose=False).fit("mood", texts, moods)
+    monkeypatch.setattr(hub, "_hub", lambda: Hub(tmp_path / "hub"))
+    waiting = threading.Thread(target=made.push, args=("team/support",))
+    with locked(tmp_path / "bundle", "train"):
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive() and not (tmp_path / "hub").exists()
+    waiting.join()
+    Bundle.open(tmp_path / "hub/team/support").verify()
+    assert not [*(tmp_path / "hub").rglob(".lock")]
 
 
 def test_missing_values_of_tables_in_memory_are_null(tmp_path):

@@ -121,6 +121,22 @@ def test_a_tuple_of_two_texts_is_refused_where_no_task_reads_pairs(model, paired
     assert len(model.predict(tuple(TEXTS[:3]))["mood"]) == 3, "of three it can only be several"
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_pair_is_read_from_both_of_its_columns_or_refused(paired, library):
+    """A frame without the second column got no word about the argument that names it."""
+    frame = getattr(pytest.importorskip(library), "table" if library == "pyarrow" else "DataFrame")
+    columns = {"text": TEXTS, "text_b": TEXTS[::-1]}
+    pairs = paired.predict(list(zip(TEXTS, TEXTS[::-1], strict=True)), tasks="same")["same"]
+    for names in (["text", "text_b"], ["text_b", "more", "text"]):
+        whole = frame({name: columns.get(name, TEXTS) for name in names})
+        answered = paired.predict(whole, text_b="text_b", tasks="same")["same"]
+        assert answered.to_pylist() == pairs if library == "pyarrow" else list(answered) == pairs
+        with pytest.raises(errors.BadValue, match="Got: one text. Allowed: a pair of texts.*text_b=..."):
+            paired.predict(whole, tasks="same")
+    with pytest.raises(errors.MissingColumn, match="no column 'text_b'"):
+        paired.predict(frame({"text": TEXTS}), text_b="text_b", tasks="same")
+
+
 def test_a_named_task_that_reads_none_of_the_inputs_says_so(paired):
     with pytest.raises(
         errors.BadValue, match="task 'same' reads no input of this form. Got: one text. Allowed: a pair"

@@ -177,6 +177,17 @@ def test_options_that_would_change_nothing_are_told(bare, home, file):
         run("evaluate", home / "polyhead.toml", "--points-lost", points).refuses("--cascade", "--points-lost", code=2)
 
 
+def test_ways_to_read_cells_are_for_the_tasks_that_read_them(bare, tmp_path):
+    """A separator and rules for empty cells and spans were taken for a task with one label per row."""
+    rows = [{"text": "a good lamp", "mood": "good", "topics": "order/bill"}, {"text": "so bad", "mood": "bad"}]
+    tiny_project.write_jsonl(tmp_path / "x.jsonl", rows * 10)
+    for said in (("--separator", "/"), ("--empty", "none"), ("--overlaps", "skip"), ("--tokens", "words")):
+        words = ("evaluate", bare, "--data", tmp_path / "x.jsonl", "--tasks", "mood", *said, *CHOSEN)
+        run(*words).refuses(f"'{said[0][2:]}' would change nothing", "leave it out")
+    found = told("evaluate", bare, "--data", tmp_path / "x.jsonl", "--separator", "/", "--empty", "none")["scores"]
+    assert [row["task"] for row in found] == ["mood", "topics"]
+
+
 def test_the_score_of_training_that_the_table_shows_is_in_the_json(bare, file):
     """It was in the table alone: the field of the JSON was empty."""
     written = told("evaluate", bare, "--data", file, "--tasks", "mood,topics")

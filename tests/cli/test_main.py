@@ -72,6 +72,7 @@ def test_help_needs_no_heavy_library():
         ["init"],
         ["init", "x.csv", "--kind", "essay"],
         ["train", "--nonsense"],
+        ["train", "--effort", "quick", "--effort=best"],
         ["predict", "x", "--tasks", " , "],
         [],
     ],
@@ -82,6 +83,13 @@ def test_wrong_command_line_ends_with_2(words, home):
     assert done.code == 2
     assert "Traceback" not in done.err
     assert "Usage" in done.err
+
+
+def test_an_option_of_one_value_is_given_once(tmp_path):
+    """The last of two values counted, without a word about the first."""
+    run("train", "--effort", "quick", "--effort=best").refuses("--effort is given 2 times", code=2)
+    done = run("train", "--retrain", "a", "--retrain", "b", "--if-better", "--if-better", cwd=tmp_path)
+    done.refuses("no project file")
 
 
 def test_a_folder_in_place_of_a_file_is_a_wrong_command_line(tmp_path):

@@ -206,6 +206,13 @@ def test_separators_work_in_json_too_and_numbers_there_must_be_numbers(tmp_path)
         read(source(tmp_path, [{"text": "x", "label": "3"}]), SCORE)
 
 
+def test_a_separator_of_labels_that_have_no_parts_is_refused(tmp_path):
+    """It was taken without effect."""
+    for task, label in ((YES_NO, "yes"), (SCORE, "3")):
+        with pytest.raises(ConfigError, match=f"task '{task.name}': 'separator' would change nothing: .*multi_label"):
+            read(source(tmp_path, f"text,label\nx,{label}\n", "a.csv", separator="/"), task)
+
+
 def test_a_separator_at_the_end_or_twice_makes_no_label(tmp_path):
     """The cell was refused for a label without a name."""
     examples = read(source(tmp_path, "text,label\nx,a;c;\ny,b;;c\nz,; a\n", "a.csv", separator=";"), TOPICS)

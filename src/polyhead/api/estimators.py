@@ -274,11 +274,14 @@ class PolyheadClassifier(ClassifierMixin, _TextEstimator):  # type: ignore[misc]
         """The weight of each row; None if all count alike."""
         if sample_weight is None and self.class_weight is None:
             return None
-        weights = compute_sample_weight(self.class_weight, y)
+        weights = np.ones(len(y))
         if sample_weight is not None:
             row_weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
             check_consistent_length(y, row_weights)
-            weights = weights * column_or_1d(row_weights)
+            weights = column_or_1d(row_weights).copy()
+        counted = weights != 0  # of the rows that class_weight="balanced" counts
+        if counted.any():
+            weights[counted] *= compute_sample_weight(self.class_weight, y[counted])
         if (weights < 0).any() or not weights.any():
             raise ValueError("every weight is zero or more, and not all of them are zero")
         return np.asarray(weights)

@@ -29,7 +29,7 @@ from polyhead.api.rows import (
     records_of,
     with_lists,
 )
-from polyhead.data.columns import Columns
+from polyhead.data.columns import Columns, unread_by
 from polyhead.data.tables.memory import in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.errors import BadValue, ConfigError, suggestion
@@ -43,7 +43,7 @@ from polyhead.project.tables import DataFile, TaskEntry
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.task import Kind, Task, check_name
-from polyhead.values import Value, to_value
+from polyhead.values import Value, changed_fields, to_value
 
 FORMS = {PAIR, SPANS, TOKENS}  # columns that not all rows have
 OTHERWISE = ("name", "kind", "labels", "train", "validation", "test")  # separate arguments
@@ -184,8 +184,9 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
             chosen_kind = MultiLabel.name
         chosen_kind = chosen_kind or (None if live is None else live.kind)
         known = KINDS.named(chosen_kind or kind_of_rows(rows, say=say, task=task))
-        if not known.empty_is_none and call_rows.is_of_several:
-            chosen.pop("empty", None)  # it is meant for other tasks of the call
+        unread = unread_by(known)  # it may be meant for other tasks of the call
+        separator = None if "separator" in unread else separator
+        chosen = {name: value for name, value in chosen.items() if name != "empty" or name not in unread}
         rows = with_lists(rows, known, separator=separator, empty=empty)
         check_inputs(known, rows.inputs)
         facts: dict[str, Any] = {"labels": labels, "settings": chosen, "separator": separator}
@@ -281,6 +282,13 @@ def settings_of(task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         others = {name: value for name, value in settings.items() if name not in tried}
         training = others.pop("training", None) or {}
         table = msgspec.structs.asdict(training) if isinstance(training, Training) else dict(training)
+        said = {name: table[name] for name in changed_fields(training)} if isinstance(training, Training) else table
+        if twice := [name for name, value in tried.items() if said.get(name, value) != value]:
+            raise ConfigError(
+                f"task '{task}' is given '{twice[0]}' twice, and only one can count",
+                got=f"{twice[0]}={tried[twice[0]]!r} and training={{'{twice[0]}': {said[twice[0]]!r}}}",
+                do="give one of them",
+            )
         return settings_of(task, others | {"training": table | tried})
     for name in settings:
         if name not in SETTINGS:

@@ -9,6 +9,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from polyhead._version import __version__
+from polyhead.api.encoder import copy_bundle
 from polyhead.bundle.atomic import check_absent, new_bundle_at
 from polyhead.bundle.format import (
     BUNDLE,
@@ -31,24 +32,24 @@ from polyhead.engine.scale_files import CACHE, kept_files
 from polyhead.errors import BundleError, MissingExtra
 from polyhead.progress import counted
 
-LEFT_OUT = [".lock", "**/.lock", "*.tmp", "**/*.tmp"]
 CARD = "README.md"
 
 
 def push(folder: FilePath, repository: str, *, private: bool = True, token: str | None = None) -> str:
     """Uploads a bundle as `owner/name`; returns the address of the commit. Raises BundleError if the hub refuses."""
     hub = _hub()
-    bundle = Bundle.open(folder)
-    try:
-        api = hub.HfApi(token=token)
-        api.create_repo(repository, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory() as work:
-            card = FilePath(work, CARD)
-            card.write_text(hub_card(bundle, repository), encoding="utf-8")
-            api.upload_file(path_or_fileobj=str(card), path_in_repo=CARD, repo_id=repository)
-        done = api.upload_folder(folder_path=str(folder), repo_id=repository, ignore_patterns=LEFT_OUT)
-    except Exception as error:
-        raise _failed("upload the bundle to", repository, error) from error
+    with tempfile.TemporaryDirectory() as work:
+        copy = FilePath(work, "bundle")
+        copy_bundle(folder, copy)  # an upload may take minutes, in which others change the bundle
+        card = copy / CARD
+        if not card.exists():
+            card.write_text(hub_card(Bundle.open(copy), repository), encoding="utf-8")
+        try:
+            api = hub.HfApi(token=token)
+            api.create_repo(repository, private=private, exist_ok=True)
+            done = api.upload_folder(folder_path=str(copy), repo_id=repository)
+        except Exception as error:
+            raise _failed("upload the bundle to", repository, error) from error
     return str(getattr(done, "commit_url", done))
 
 

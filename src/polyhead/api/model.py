@@ -17,6 +17,7 @@ from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
+from polyhead.data.columns import check_read
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.backends import check_backend
 from polyhead.engine.session import Result, Session
@@ -151,6 +152,7 @@ class Model:
                 records[name] = [*earlier, *new.records]
                 entries.append(new.held(held, call_rows, earlier=earlier, live=live, classes=classes))
                 before[str(entries[-1].train)] = len(earlier)
+            check_read(settings, [entry.known_kind for entry in entries])
             with in_python(before):
                 outcome = self._train(entries, display, if_better=if_better, allow_lost_labels=allow_lost_labels)
             for name in outcome.trained if self.keeps_rows else ():
@@ -202,8 +204,7 @@ class Model:
         """
         columns, inputs, table, is_single = self._columns(texts, tasks, text=text, text_b=text_b, scores=scores)
         cells = cells_by_task(columns, inputs, are_named=tasks is not None, has_scores=scores)
-        if is_single:
-            return {name: answers[0] for name, answers in cells.items()}
+        cells = {name: answers[0] for name, answers in cells.items()} if is_single else cells
         return cells if table is None else table.answered(cells)
 
     def predict_proba(
@@ -281,8 +282,7 @@ class Model:
             cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
             evaluation = evaluation_on(self.session, self._known(self._only(task)), texts, labels, **cells)
             return rows_report(self.session, evaluation)
-        names = self.tasks if task is None else [self._known(task).name]
-        rows = {name: self._rows_of(name) for name in names}
+        rows = {name: self._rows_of(name) for name in (self.tasks if task is None else [self._known(task).name])}
         return held_report(self.session, rows, FilePath(self._cache or FilePath(self._work, "cache")))
 
     def save(self, folder: FilePath | str) -> FilePath:

@@ -110,7 +110,7 @@ def _unread(types: set[InputType], tasks: Mapping[str, Task]) -> BadValue:
         f"{subject} no input of this form",
         got=" and ".join(sorted(IN_WORDS[input_type] for input_type in types)),
         allowed=_reads(tasks),
-        do="give such inputs; a pair is a tuple of two texts",
+        do="give such inputs; a pair is a tuple of two texts, or columns of a data frame: text=..., text_b=...",
     )
 
 

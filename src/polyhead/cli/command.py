@@ -10,6 +10,7 @@ import functools
 import inspect
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Annotated, Any, Literal
@@ -107,6 +108,18 @@ class VerbGroup(click.Group):
             formatter.write_dl([(name, each.get_short_help_str(LONGEST_HELP)) for name, each in self.commands.items()])
 
 
+class _Command(click.Command):
+    """A command that refuses a second value of an option that takes one; of two equal flags one is enough."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, which takes the last of several values without a word."""
+        given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+        for each, count in given.items():
+            if isinstance(each, click.Option) and count > 1 and not (each.multiple or each.is_flag or each.count):
+                raise click.UsageError(f"{each.opts[0]} is given {count} times, and takes one value.", ctx)
+        return super().parse_args(ctx, args)
+
+
 def verb(name: str, *, group: click.Group | None = None, again: str | None = None) -> Callable[[Any], click.Command]:
     """Makes the command of a function; `again` says how an interrupted one goes on."""
 
@@ -139,7 +152,7 @@ def verb(name: str, *, group: click.Group | None = None, again: str | None = Non
             if printer is not None and result is not None:
                 printer.json(result)
 
-        command = click.command(name)(callback)
+        command = click.command(name, cls=_Command)(callback)
         command.params = [each for field in declared for each in _parameters(field)]
         if group is not None:
             group.add_command(command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -63,6 +63,34 @@ class Columns(Value, kw_only=True):
 
 
 RULES = ("separator", "empty", "overlaps")  # fields that set how cells are read
+
+
+_READ_BY: Mapping[str, Callable[[Kind], bool]] = {
+    # A cell with one label, one number or a list of answers as JSON holds no parts.
+    "separator": lambda kind: not (kind.takes_single or "range" in kind.uses or kind.label_key == "answers"),
+    "empty": lambda kind: kind.empty_is_none,
+    "overlaps": lambda kind: "spans" in kind.column_keys,
+    "tokens": lambda kind: "tokens" in kind.column_keys,
+    "choices": lambda kind: "choices" in kind.column_keys,
+}
+
+
+def check_read(said: Mapping[str, object], kinds: Iterable[Kind]) -> None:
+    """Raises ConfigError for something `said` of columns that no task of these kinds reads."""
+    kinds = list(kinds)
+    for name, value in said.items():
+        if value is not None and name in _READ_BY and not any(map(_READ_BY[name], kinds)):
+            readers = " or ".join(f"'{kind.name}'" for kind in KINDS.values() if _READ_BY[name](kind))
+            raise ConfigError(
+                f"'{name}' would change nothing: it is for tasks of kind {readers}",
+                got=f"{value!r} with kind {' and '.join(sorted({repr(kind.name) for kind in kinds}))}",
+                do="leave it out, or name another kind",
+            )
+
+
+def unread_by(kind: Kind) -> dict[str, None]:
+    """None for each thing to say of columns that a task of this kind does not read."""
+    return {name: None for name, is_reader in _READ_BY.items() if not is_reader(kind)}
 
 
 class Source(Columns, kw_only=True):
@@ -135,6 +163,10 @@ def columns_of(source: Source, task: Task) -> TaskColumns:
             allowed="empty = 'skip': the row is not labelled",
             do="leave 'empty' out, or give 'none' a label of its own and write it into the cells",
         )
+    try:
+        check_read({"separator": source.separator}, [kind])
+    except ConfigError as error:
+        raise error.at(f"task '{task.name}'") from None
     others, of_training = tuple(source.where or {}), tuple(filter(None, (source.group, source.weight)))
     if source.tokens:
         return TaskColumns(

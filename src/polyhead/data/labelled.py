@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from polyhead.data.columns import Columns, Source, no_column
+from polyhead.data.columns import RULES, Columns, Source, check_read, no_column, unread_by
 from polyhead.data.guess_columns import Table, layout_of, table_of
 from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError
@@ -40,6 +40,7 @@ def sources_of(
             allowed=[*tasks],
             do="name the task: --task NAME --label COLUMN",
         )
+    check_read(msgspec.structs.asdict(columns), [kind_of(tasks[name]) for name in chosen])
     if None in labels and len(chosen) > 1:
         raise ConfigError("several tasks are scored", do="say --label TASK=COLUMN", argument="labels")
     if len(chosen) == 1 and present:
@@ -107,7 +108,9 @@ def _is_label(value: object, task: Task) -> bool:
 
 def _source(task: Task, file: str, present: Sequence[str], columns: Columns, label: str | None) -> Source:
     kind, named = kind_of(task), label or (task.name if task.name in present else None)
-    source = Source(path=file, separator=columns.separator, empty=columns.empty, text=columns.text)
+    columns = msgspec.structs.replace(columns, **unread_by(kind))  # which other tasks read
+    same = {name: getattr(columns, name) for name in ("text", *RULES)}
+    source = Source(path=file, **same)
     if task.pair != "none" and kind.context_column is None:
         first = columns.text or ("text_a" if "text_a" in present and "text" not in present else None)
         source = msgspec.structs.replace(source, text=first, text_b=columns.text_b or "text_b")
@@ -117,7 +120,7 @@ def _source(task: Task, file: str, present: Sequence[str], columns: Columns, lab
         tokens = columns.tokens or ("tokens" if "tokens" in present and columns.text is None else None)
         if tokens:
             return msgspec.structs.replace(source, tokens=tokens, tags=named or "tags")
-        return msgspec.structs.replace(source, spans=named or "spans", overlaps=columns.overlaps)
+        return msgspec.structs.replace(source, spans=named or "spans")
     if kind.label_key == "answers":
         return msgspec.structs.replace(source, answers=named)
     return msgspec.structs.replace(source, choices=columns.choices, label=named)

@@ -46,9 +46,9 @@ class Examples(Value, eq=False):
     @property
     def taught(self) -> list[np.ndarray]:
         """The training targets of a task: for soft labels and weights probabilities times the weight, else targets."""
-        if self.shares is None or self.weights is None:
+        if self.shares is None or not any(self.weights or ()):
             return self.targets if self.shares is None else self.shares
-        return [np.float32(weight) * share for weight, share in zip(self.weights, self.shares, strict=True)]
+        return [np.float32(weight) * share for weight, share in zip(self.weights or (), self.shares, strict=True)]
 
     @property
     def digest(self) -> str:

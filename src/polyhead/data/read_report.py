@@ -6,7 +6,7 @@ from polyhead.values import Value
 
 
 class ReadReport(Value):
-    """Counts of the rows read: `used + unlabelled + empty + overlapping == rows`."""
+    """Counts of the rows read: `used + unlabelled + empty + overlapping + weightless == rows`."""
 
     rows: int = 0  # rows that `where` and `limit` select
     used: int = 0
@@ -17,6 +17,7 @@ class ReadReport(Value):
     overlapping: int = 0  # skipped: labelled spans overlap, and `overlaps` is "skip"
     shorter: int = 0  # labelled spans left out of rows used: they overlap a longer one, and `overlaps` is "longest"
     widened: int = 0  # answers to questions that began or ended inside a word, widened to the whole word
+    weightless: int = 0  # skipped: their weight in training is 0
     lost: int = 0  # labelled spans that no answer can equal: they do not begin and end at words
 
     def notes(self) -> list[str]:
@@ -28,6 +29,7 @@ class ReadReport(Value):
             "lone surrogates replaced": self.repaired,
             "with overlapping spans, skipped": self.overlapping,
             "of the labelled spans left out, each inside or across a longer one": self.shorter,
+            "with weight 0, skipped": self.weightless,
             "answers widened to whole words": self.widened,
             "of the labelled spans not made of whole words: learned in part, missed in scores": self.lost,
         }

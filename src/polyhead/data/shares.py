@@ -83,9 +83,9 @@ def row_group(cell: object) -> str | None:
 
 
 def most_of_one(weights: Sequence[float]) -> list[float]:
-    """The same weights with a maximum of 1, so that a part of the rows never counts for more than it has; or all 1."""
-    most = max(weights, default=0.0)
-    return [weight / most if most else 1.0 for weight in weights]
+    """The same weights with a maximum of 1, so that a part of the rows never counts for more than it has; or all 0."""
+    most = max(weights, default=0.0) or 1.0
+    return [weight / most for weight in weights]
 
 
 def _share(number: object) -> float | None:

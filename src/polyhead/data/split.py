@@ -23,6 +23,19 @@ class TaskExamples(Value, eq=False):
     path: str
 
 
+def with_weight(examples: Examples, task: Task) -> Examples:
+    """The rows whose weight is above 0: the others count nowhere, as if they were not there. EmptyData if none is."""
+    kept = [number for number, weight in enumerate(examples.weights or ()) if weight]
+    if examples.weights is None or len(kept) == len(examples.rows):
+        return examples
+    count = examples.report.used - len(examples.rows) + len(kept)
+    report = msgspec.structs.replace(examples.report, used=count, weightless=len(examples.rows) - len(kept))
+    if not kept:
+        problem = f"task '{task.name}': every row has weight 0, so there is nothing to learn from"
+        raise EmptyData(problem, got=f"{len(examples.rows):,} rows", do="give a row a weight above 0", report=report)
+    return msgspec.structs.replace(examples.take(kept), report=report)
+
+
 def hold_out(
     examples: Examples, fraction: float, seed: int, task: Task, *, even_single: bool = False
 ) -> tuple[Examples, Examples]:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from polyhead.errors import DataError
-from polyhead.store.jobs.lines import read_lines, read_texts
+from polyhead.store.jobs.lines import lines_read, read_lines, read_texts
 
 
 def test_a_file_of_lines_is_read_and_blank_ones_are_passed_over(tmp_path):
@@ -46,3 +46,14 @@ def test_texts_of_a_table_are_those_of_the_same_lines(tmp_path):
         read_texts(str(tmp_path / "d.csv"), None)
     with pytest.raises(DataError, match="message"):
         read_texts(str(tmp_path / "d.csv"), "message")
+
+
+def test_an_id_that_json_does_not_hold_is_no_null():
+    """It came back as null, so that the answer was nobody's."""
+    for name in ("NaN", "-Infinity", "1e999", '{"of": [NaN]}'):
+        rows, lines = lines_read([(7, f'{{"id": {name}, "text": "x"}}'.encode())], "auto")
+        assert lines == [] and rows[0]["line"] == 7 and "id" not in rows[0]
+        assert "line 7: the id holds NaN or infinity" in rows[0]["error"]
+    for name in ("7", "1.5", '"NaN"', "12345678901234567890123", '{"of": [1]}'):
+        rows, lines = lines_read([(7, f'{{"id": {name}, "text": "x"}}'.encode())], "auto")
+        assert rows == [{"line": 7, "id": json.loads(name)}] and lines[0].id == json.loads(name)

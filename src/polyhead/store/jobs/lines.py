@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from polyhead.data.formats.lines import in_utf8, strict_json
 from polyhead.data.guess_texts import CONTEXTS, TEXTS
 from polyhead.data.rows import open_rows
@@ -144,8 +146,9 @@ def lines_read(lines: Sequence[tuple[int, bytes]], form: str) -> tuple[list[dict
         try:
             line = line_of(number, raw, form)
         except DataError as error:
-            if (name := (_object(raw) or {}).get("id")) is not None:
-                rows[-1]["id"] = without_surrogates(name)
+            name = without_surrogates((_object(raw) or {}).get("id"))
+            if name is not None and _is_json(name):
+                rows[-1]["id"] = name
             rows[-1]["error"] = str(error)
             continue
         if line.id is not None:
@@ -173,7 +176,16 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
         do = "fix it, or write the text as a JSON string"
         raise BadValue(f"line {number} is not JSON", got=error, do=do) from None
     read, words = input_of(row, where=f"line {number}")
-    return InputLine(input=read, words=words, id=without_surrogates(row.get("id")) if isinstance(row, dict) else None)
+    name = without_surrogates(row.get("id")) if isinstance(row, dict) else None
+    if not _is_json(name):
+        do = "write it as a string, or leave it out: answers have the line's number too"
+        raise BadValue(f"line {number}: the id holds NaN or infinity, which JSON has not", got=name, do=do)
+    return InputLine(input=read, words=words, id=name)
+
+
+def _is_json(value: object) -> bool:
+    """Whether JSON holds the value: NaN and infinity would become null."""
+    return bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
 
 
 def check_input_lines(path: str, form: str, *, do: str) -> None:

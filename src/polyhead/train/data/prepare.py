@@ -15,7 +15,7 @@ from polyhead.data.columns import columns_of, no_column
 from polyhead.data.read import Examples, read
 from polyhead.data.rows import Rows
 from polyhead.data.shares import is_stored
-from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together
+from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together, with_weight
 from polyhead.encoder.data import TrunkData
 from polyhead.errors import ConfigError, EmptyData
 from polyhead.plan import Path
@@ -62,7 +62,8 @@ def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> T
             raise no_column(
                 path, column, Rows(path).survey().columns, by=f"Name it with '{key}' of task '{entry.name}'"
             )
-    return TaskExamples(task=entry.task(), examples=examples, path=path)
+    task = entry.task()
+    return TaskExamples(task=task, examples=with_weight(examples, task), path=path)
 
 
 def _examples(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: StoredScores | None) -> Examples:
