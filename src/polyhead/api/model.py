@@ -17,7 +17,7 @@ from polyhead.api.rows import Record, in_python
 from polyhead.arguments import typed
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
-from polyhead.data.columns import check_read
+from polyhead.data.columns import check_has_reader
 from polyhead.engine.answers import AnswerTable
 from polyhead.engine.backends import check_backend
 from polyhead.engine.session import Result, Session
@@ -152,7 +152,7 @@ class Model:
                 records[name] = [*earlier, *new.records]
                 entries.append(new.held(held, call_rows, earlier=earlier, live=live, classes=classes))
                 before[str(entries[-1].train)] = len(earlier)
-            check_read(settings, [entry.known_kind for entry in entries])
+            check_has_reader(settings, [entry.known_kind for entry in entries])
             with in_python(before):
                 outcome = self._train(entries, display, if_better=if_better, allow_lost_labels=allow_lost_labels)
             for name in outcome.trained if self.keeps_rows else ():

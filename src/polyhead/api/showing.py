@@ -21,7 +21,7 @@ from polyhead.api.rows import (
     records_of,
     with_lists,
 )
-from polyhead.data.columns import Source, check_read
+from polyhead.data.columns import Source, check_has_reader
 from polyhead.data.tables.memory import in_memory
 from polyhead.engine.inputs import input_types_of, task_input
 from polyhead.engine.session import Result, Session
@@ -89,7 +89,7 @@ def evaluation_on(
 ) -> Evaluation:
     """The evaluation of a task on rows in memory."""
     kind = kind_of(task)
-    check_read({"separator": separator, "empty": empty, "overlaps": overlaps}, [kind])
+    check_has_reader({"separator": separator, "empty": empty, "overlaps": overlaps}, [kind])
     rows = LabelledTexts.of(texts, labels, text=text, text_b=text_b, subject="evaluate")
     rows = with_lists(rows, kind, known=task.labels, separator=separator, empty=empty)
     check_inputs(kind, rows.inputs, input_types_of(task))

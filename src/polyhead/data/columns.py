@@ -75,7 +75,7 @@ _READ_BY: Mapping[str, Callable[[Kind], bool]] = {
 }
 
 
-def check_read(said: Mapping[str, object], kinds: Iterable[Kind]) -> None:
+def check_has_reader(said: Mapping[str, object], kinds: Iterable[Kind]) -> None:
     """Raises ConfigError for something `said` of columns that no task of these kinds reads."""
     kinds = list(kinds)
     for name, value in said.items():
@@ -164,7 +164,7 @@ def columns_of(source: Source, task: Task) -> TaskColumns:
             do="leave 'empty' out, or give 'none' a label of its own and write it into the cells",
         )
     try:
-        check_read({"separator": source.separator}, [kind])
+        check_has_reader({"separator": source.separator}, [kind])
     except ConfigError as error:
         raise error.at(f"task '{task.name}'") from None
     others, of_training = tuple(source.where or {}), tuple(filter(None, (source.group, source.weight)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from polyhead.data.columns import RULES, Columns, Source, check_read, no_column, unread_by
+from polyhead.data.columns import RULES, Columns, Source, check_has_reader, no_column, unread_by
 from polyhead.data.guess_columns import Table, layout_of, table_of
 from polyhead.data.rows import first_columns
 from polyhead.errors import ConfigError
@@ -40,7 +40,7 @@ def sources_of(
             allowed=[*tasks],
             do="name the task: --task NAME --label COLUMN",
         )
-    check_read(msgspec.structs.asdict(columns), [kind_of(tasks[name]) for name in chosen])
+    check_has_reader(msgspec.structs.asdict(columns), [kind_of(tasks[name]) for name in chosen])
     if None in labels and len(chosen) > 1:
         raise ConfigError("several tasks are scored", do="say --label TASK=COLUMN", argument="labels")
     if len(chosen) == 1 and present:
