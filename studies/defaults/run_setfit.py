@@ -231,12 +231,12 @@ def gained(rows: list[dict[str, Any]], name: str, size: str) -> dict[int, float]
 
 
 def notes(rows: list[dict[str, Any]], size: str, there: list[str], means: dict[str, dict[str, float]]) -> str:
-    """Each method's mean and median seconds, and the sets on which SetFit's pass was cut."""
-    parts = []
+    """Each method's mean and median seconds, of runs alone on their core, and where SetFit's pass was cut."""
+    parts, alone = [], [row for row in rows if not row.get("beside_other_work")]
     for method in METHODS:
-        seconds = [value for name in there for value in scores(rows, name, size, method, "seconds")]
+        seconds = [value for name in there for value in scores(alone, name, size, method, "seconds")]
         mean = statistics.mean(means[method].values())
-        parts.append(f"{method} {mean:.1f} in {statistics.median(seconds):.1f} s")
+        parts.append(f"{method} {mean:.1f}" + (f" in {statistics.median(seconds):.1f} s" if seconds else ""))
     cut = []
     for name in there:
         steps, whole = (max(scores(rows, name, size, THEIRS, what)) for what in ("steps", "steps_of_a_pass"))

@@ -44,25 +44,30 @@ METHODS = {"logistic regression": "same encoder, logistic regression", "SetFit":
 
 
 def setfit_table(rows: Sequence[Mapping[str, Any]], draws: int = 3) -> list[str]:
-    """Mean accuracy in points of the sets that have all draws, by size, and median seconds of training."""
+    """Mean accuracy in points of the sets that have all draws, by size, and median seconds of training.
+
+    Seconds are of runs that did not share their core with other work.
+    """
     lines = [f"| training | one label a text | {' | '.join(METHODS.values())} |", f"|---|---|{'---|' * len(METHODS)}"]
     for size in dict.fromkeys(row["size"] for row in rows):
         by_set: dict[str, list[Mapping[str, Any]]] = {}
         for row in rows:
             if row["size"] == size:
-                by_set.setdefault(row["set"], []).append(row["methods"])
+                by_set.setdefault(row["set"], []).append(row)
         whole = [runs for runs in by_set.values() if len(runs) == draws]
         if not whole:
             continue
         means = {
-            method: 100 * statistics.mean(statistics.mean(run[method]["accuracy"] for run in runs) for runs in whole)
+            method: 100
+            * statistics.mean(statistics.mean(run["methods"][method]["accuracy"] for run in runs) for runs in whole)
             for method in METHODS
         }
         best = max(means.values())
         cells = [f"**{mean:.1f}**" if mean == best else f"{mean:.1f}" for mean in means.values()]
-        seconds = [statistics.median(run[method]["seconds"] for runs in whole for run in runs) for method in METHODS]
-        lines += [
-            f"| {size} a label | accuracy, {len(whole)} sets | {' | '.join(cells)} |",
-            f"| {size} a label | seconds to train, median | {' | '.join(f'{each:.1f}' for each in seconds)} |",
-        ]
+        alone = [run["methods"] for runs in whole for run in runs if not run.get("beside_other_work")]
+        lines.append(f"| {size} a label | accuracy, {len(whole)} sets | {' | '.join(cells)} |")
+        if not alone:
+            continue
+        cells = [f"{statistics.median(run[method]['seconds'] for run in alone):.1f}" for method in METHODS]
+        lines.append(f"| {size} a label | seconds to train, median of {len(alone)} runs | {' | '.join(cells)} |")
     return lines
