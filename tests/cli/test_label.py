@@ -68,7 +68,7 @@ def test_a_file_without_a_text_is_refused(work):
 
 def test_texts_are_written_to_a_file_and_labels_are_taken_back(work, moods):
     for _ in range(3):
-        done = run(*WORDS, "--count", "8", "--ask", "next.csv", cwd=work)
+        done = run(*WORDS[:-1], "8", "--ask", "next.csv", cwd=work)
         assert done.code == 0, done.err
         with (work / "next.csv").open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
