@@ -294,13 +294,13 @@ encode_by_torch(pytest.MonkeyPatch())
 torch.set_num_threads(1)
 from polyhead.deep.loop import fit
 fit.SAVE_SECONDS = 0.0
-saved, count = fit.Curriculum.save, [0]
+saved, count = fit.TrainingLoop.save, [0]
 def save(run):
     saved(run)
     count[0] += 1
     if count[0] == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-fit.Curriculum.save = save
+fit.TrainingLoop.save = save
 """
 
 
@@ -313,7 +313,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
     done = shell(["train", path], before=KILL, env={"PYTHONPATH": os.pathsep.join((str(SOURCE), str(TESTS)))})
     assert done.code == -signal.SIGKILL, done.err
     assert tuple(Bundle.open(root).tasks) == ("topics",)  # three epochs; two more in the search
-    saved, trained = fit.Curriculum.save, []
+    saved, trained = fit.TrainingLoop.save, []
 
     def save(this):
         saved(this)
@@ -323,7 +323,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
 
     with monkeypatch.context() as patched:
         patched.setattr(fit, "SAVE_SECONDS", 0.0)
-        patched.setattr(fit.Curriculum, "save", save)
+        patched.setattr(fit.TrainingLoop, "save", save)
         assert run("train", path).code != 0
     # Of the search 3 + 2 x 2 epochs are 2 done; urgency and the teacher of names have 3 each; then a student begins.
     assert len(trained) == 5 + 3 + 3 + 1 and tuple(Bundle.open(root).tasks) == ("topics",)

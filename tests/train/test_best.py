@@ -64,7 +64,7 @@ def branches_win(monkeypatch):
         selection_score=selection_rule.selection_score,
         best_of=lambda *given, **named: 1,
     )
-    monkeypatch.setattr(alternatives, "rule", better)
+    monkeypatch.setattr(alternatives, "selection_rule", better)
     grow = alternatives.grow
     every = {"search": "grid"}
     monkeypatch.setattr(

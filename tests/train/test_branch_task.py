@@ -93,9 +93,9 @@ def fresh(home, cache, tmp_path):
 @pytest.fixture
 def trained(monkeypatch):
     """The modules that were trained for an epoch, one entry an epoch."""
-    epochs, epoch = [], fitting.Curriculum.epoch
+    epochs, epoch = [], fitting.TrainingLoop.epoch
     monkeypatch.setattr(
-        fitting.Curriculum, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given)
+        fitting.TrainingLoop, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given)
     )
     return epochs
 
@@ -239,8 +239,8 @@ def test_branches_that_are_kept_are_found_again_without_training(home, kept, tmp
 def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeypatch):
     """Optimizer states are three times the size of what is kept; nothing reads them any more."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    save, seen = fitting.Curriculum.save, []
-    monkeypatch.setattr(fitting.Curriculum, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0])
+    save, seen = fitting.TrainingLoop.save, []
+    monkeypatch.setattr(fitting.TrainingLoop, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0])
     grown(home, kept, tmp_path)
     assert len(seen) == 9 and all(seen)
     assert not list(tmp_path.glob("*.checkpoint"))
@@ -260,7 +260,7 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
 ):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     whole, folder = straight
-    save = fitting.Curriculum.save
+    save = fitting.TrainingLoop.save
 
     def saved(run):
         save(run)
@@ -268,7 +268,7 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "save", saved)
+        patched.setattr(fitting.TrainingLoop, "save", saved)
         with pytest.raises(KeyboardInterrupt):
             grown(home, kept, tmp_path / "cut")
     assert kept_search(tmp_path / "cut") is None

@@ -53,7 +53,7 @@ def validated(home, made, name):
 
 
 def without_summary(monkeypatch):
-    monkeypatch.setattr(job, "with_seen", lambda draft, held, source, prepared: draft)
+    monkeypatch.setattr(job, "with_profile", lambda draft, held, source, prepared: draft)
     monkeypatch.setattr(job, "vectors_wanted", lambda prepared, source: [])
 
 

@@ -217,7 +217,7 @@ def test_changed_training_numbers_replace_the_task_and_keep_its_old_version(home
 
 def interrupted_after(monkeypatch, epochs):
     """Ctrl-C right after that many checkpoints."""
-    saved, count = fitting.Curriculum.save, [0]
+    saved, count = fitting.TrainingLoop.save, [0]
 
     def save(run):
         saved(run)
@@ -225,7 +225,7 @@ def interrupted_after(monkeypatch, epochs):
         if count[0] == epochs:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fitting.Curriculum, "save", save)
+    monkeypatch.setattr(fitting.TrainingLoop, "save", save)
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 6], ids=["first epoch", "third epoch", "second task"])
@@ -286,14 +286,14 @@ from polyhead.project.recipes import Joint
 from polyhead.deep.loop import fit
 from polyhead.train.run import train_project
 
-saved = fit.Curriculum.save
+saved = fit.TrainingLoop.save
 
 def save(run):
     saved(run)
     if run.done == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-fit.Curriculum.save = save
+fit.TrainingLoop.save = save
 for seconds, folder, joint in zip((0.0, 60.0, 0.0), map(Path, sys.argv[1:]), (False, False, True), strict=True):
     if os.fork() == 0:
         fit.SAVE_SECONDS = seconds

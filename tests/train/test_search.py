@@ -46,13 +46,13 @@ def alone(home, kept):
 @pytest.fixture
 def trained(monkeypatch):
     """How many epochs each module was trained."""
-    counts, epoch = {}, fitting.Curriculum.epoch
+    counts, epoch = {}, fitting.TrainingLoop.epoch
 
     def counted(run, *arguments):
         counts[id(run.module)] = counts.get(id(run.module), 0) + 1
         return epoch(run, *arguments)
 
-    monkeypatch.setattr(fitting.Curriculum, "epoch", counted)
+    monkeypatch.setattr(fitting.TrainingLoop, "epoch", counted)
     return counts
 
 
@@ -152,7 +152,7 @@ def test_one_candidate_is_in_memory_at_a_time_and_goes_on_from_its_checkpoint(
 def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, halved, tmp_path, monkeypatch, after):
     """Candidates that went further than the rung that is judged again must not push others out."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    save, count = fitting.Curriculum.save, [0]
+    save, count = fitting.TrainingLoop.save, [0]
 
     def saved(run):
         save(run)
@@ -161,14 +161,14 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept,
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "save", saved)
+        patched.setattr(fitting.TrainingLoop, "save", saved)
         with pytest.raises(KeyboardInterrupt):
             halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     count[0] = -1000
     epochs = []
-    epoch = fitting.Curriculum.epoch
+    epoch = fitting.TrainingLoop.epoch
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
+        patched.setattr(fitting.TrainingLoop, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
         found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     assert len(epochs) == 13 - after  # 3 x 1 + 1 x 2 + 2 x 4, less what was done
     assert bytes_of(found.best.arrays) == bytes_of(halved.best.arrays)
@@ -180,7 +180,7 @@ def test_a_search_that_was_interrupted_inside_an_epoch_goes_on_as_if_it_had_not_
 ):
     """The first rung, judged again, took the weights inside the second epoch for those before it."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    save_inside = fitting.Curriculum.save_inside
+    save_inside = fitting.TrainingLoop.save_inside
 
     def saved(run, begun):
         save_inside(run, begun)
@@ -188,7 +188,7 @@ def test_a_search_that_was_interrupted_inside_an_epoch_goes_on_as_if_it_had_not_
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.Curriculum, "save_inside", saved)
+        patched.setattr(fitting.TrainingLoop, "save_inside", saved)
         with pytest.raises(KeyboardInterrupt):
             halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     again = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
@@ -236,8 +236,8 @@ def test_a_search_that_ended_before_its_branches_were_kept_trains_nothing_again(
     """The best go on from their checkpoints; those out of the race are known by their scores."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     first = search(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
-    epochs, epoch = [], fitting.Curriculum.epoch
-    monkeypatch.setattr(fitting.Curriculum, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
+    epochs, epoch = [], fitting.TrainingLoop.epoch
+    monkeypatch.setattr(fitting.TrainingLoop, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
     again = search(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     assert not epochs and again.candidates == first.candidates
     for one, other in zip(again.ended, first.ended, strict=True):
