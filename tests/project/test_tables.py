@@ -197,6 +197,12 @@ def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
         (BRANCH + "layers = 2\nleast = 2\n" + TASK, "strategy.least would change nothing"),
         (BRANCH + "layers = 2\nmost = 3\n" + TASK, "strategy.most would change nothing"),
         (BRANCH + "temperature = 1.5\n" + TASK, "strategy.temperature would change nothing"),
+        ("recipe = {kind = 'joint', head_learning_rate = 0.01}\n" + TASK, "recipe.head_learning_rate would change"),
+        ("recipe = {kind = 'fine_tune', head_learning_rate = 0.01}\n" + TASK, "recipe.head_learning_rate would change"),
+        (
+            "recipe = {kind = 'joint', micro_batches = 8, sampling = {kind = 'all'}}\n" + TASK,
+            "recipe.micro_batches would change nothing: with sampling 'all'",
+        ),
         (BRANCH + "init = 'pretrained'\n" + TASK, "strategy.init would change nothing"),
         (BRANCH + "noisy_teacher = true\n" + TASK, "strategy.noisy_teacher would change nothing"),
         (

@@ -246,7 +246,13 @@ def read_project(path: Path | str) -> Project:
 
 
 def check_strategies(project: Project) -> None:
-    """Raises ConfigError for settings of strategies that nothing reads, or that another setting would replace."""
+    """Raises ConfigError for settings of strategies or of the recipe that nothing reads, or that others replace."""
+    recipe = project.recipe.learn if isinstance(project.recipe, LeaveOut) else project.recipe
+    place = "recipe.learn." if isinstance(project.recipe, LeaveOut) else "recipe."
+    if isinstance(recipe, Joint | FineTune) and not recipe.head_epochs:
+        check_unused(place, recipe, {"head_learning_rate": f"it is of {place}head_epochs, and there are none"})
+    if isinstance(recipe, Joint) and recipe.sampling.kind == "all":
+        check_unused(place, recipe, {"micro_batches": "with sampling 'all' there is one of each task"})
     if project.donors is not None and not any(strategy_of(project, e).donor_arrays() for e in project.tasks):
         raise ConfigError(
             "'donors' would change nothing: no task starts from one",
