@@ -113,8 +113,8 @@ class _Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does, which takes the last of several values without a word."""
-        given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
-        for each, count in given.items():
+        occurrences = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+        for each, count in occurrences.items():
             if isinstance(each, click.Option) and count > 1 and not (each.multiple or each.is_flag or each.count):
                 raise click.UsageError(f"{each.opts[0]} is given {count} times, and takes one value.", ctx)
         return super().parse_args(ctx, args)

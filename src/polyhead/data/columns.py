@@ -89,7 +89,7 @@ def check_has_reader(said: Mapping[str, object], kinds: Iterable[Kind]) -> None:
 
 
 def unread_by(kind: Kind) -> dict[str, None]:
-    """None for each thing to say of columns that a task of this kind does not read."""
+    """The settings of columns that a task of this kind does not read, each with None."""
     return {name: None for name, is_reader in _READ_BY.items() if not is_reader(kind)}
 
 

@@ -20,7 +20,7 @@ from polyhead.text.hashing import HashedContexts, HashedRows, hashed_in_contexts
 from polyhead.text.question import read_alone, texts_of
 from polyhead.values import Value
 
-AHEAD = 4  # inputs from which their words are hashed in another thread while the encoder runs
+FEWEST_AHEAD = 4  # inputs: with fewer, a thread that hashes words while the encoder runs takes more than it gives
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
@@ -68,7 +68,7 @@ class WordOutputs:
     def begin(self, expected: Mapping[str, Outputs]) -> None:
         """Computes in another thread what will be added to these outputs, whose values are not known yet."""
         wanted = {task: outputs for task, outputs in expected.items() if task in self._weights and len(outputs.rows)}
-        if max((len(outputs.rows) for outputs in wanted.values()), default=0) >= AHEAD:
+        if max((len(outputs.rows) for outputs in wanted.values()), default=0) >= FEWEST_AHEAD:
             self._ahead = threading.Thread(target=self._sum, args=(wanted,), name="polyhead-words", daemon=True)
             self._ahead.start()
 

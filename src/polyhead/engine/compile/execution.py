@@ -35,8 +35,8 @@ BY_TEXT: Mapping[str, float] = {
     "near": 0,
     **dict.fromkeys(PLACE_OF, 0),
 }
-# Of a joint graph: what has a row for each word, `words.1` for each word and a neighbour on each side (`near.1` says
-# which are there); `PLACE_OF` have one position a text.
+# An input of a joint graph with a row for each word. `words.1` has a row for each word with one neighbour on each side,
+# `near.1` is 1 where such a neighbour exists. Inputs of `PLACE_OF` have one position a text.
 WORD = "words"
 TokenInputs = Callable[[np.ndarray], np.ndarray]  # `compile.heads.token_inputs_of`
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name

@@ -75,7 +75,7 @@ def few_graph(arranged: Arrangement, group: Group, outputs: Sequence[str]) -> Bu
 
 
 def is_few(arranged: Arrangement, group: Group, names: Sequence[str], *, gathers: bool) -> bool:
-    """Whether gathering the weights of these tasks is cheaper than computing all slots; False unless `gathers`.
+    """True if gathering the weights of these tasks is cheaper than computing all slots; False unless `gathers`.
 
     Never in deterministic mode: there no product's shape depends on what is asked.
     """

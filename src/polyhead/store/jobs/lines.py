@@ -184,7 +184,7 @@ def line_of(number: int, raw: bytes, form: str) -> InputLine:
 
 
 def _is_json(value: object) -> bool:
-    """Whether JSON holds the value: NaN and infinity would become null."""
+    """True if JSON can hold the value; NaN and infinity would become null."""
     return bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
 
 
