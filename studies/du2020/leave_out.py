@@ -82,8 +82,8 @@ class Settings(Value):
 
     @property
     def digest(self) -> str:
-        """Rows of other settings are other rows."""
-        return whole_digest([self, STAGE1, POOLERS])
+        """Rows of other settings are other rows; seeds of the same settings have one digest."""
+        return whole_digest([msgspec.structs.replace(self, seed=0), STAGE1, POOLERS])
 
     @property
     def groups(self) -> dict[str, tuple[Set, ...]]:
@@ -116,7 +116,8 @@ class LeaveOut(runs.Runs):
     ) -> None:
         self.settings = settings or Settings()
         self.max_tokens = self.settings.max_tokens
-        super().__init__(data, folder / self.settings.digest, study, trunk=trunk, say=say)
+        folder = folder / self.settings.digest / f"seed-{self.settings.seed}"
+        super().__init__(data, folder, study, trunk=trunk, say=say)
 
     def jobs(self) -> tuple[Job, ...]:
         """Everything, block by block: the plain trunk, each task left out, each group of several left out, none."""

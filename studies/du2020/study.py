@@ -103,9 +103,17 @@ def study_table(cells: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS
     return table_of(tasks, groups, lines, notes=notes_of(tasks))
 
 
-def missing(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Cells that the study still lacks: rows of a block on its own tasks, for every seed that it has."""
-    seeds, there = sorted({cell.seed for cell in cells}), {(r.block, r.name, r.task, r.seed) for r in cells}
+def whole_seeds(cells: Sequence[Cell]) -> tuple[int, ...]:
+    """Seeds that have every row of every block on every task of the study."""
+    rows = [(block, name, task) for block, names in ROWS.items() for name in names for task in tasks_of(cells)]
+    there = {(cell.block, cell.name, cell.task, cell.seed) for cell in cells}
+    return tuple(seed for seed in sorted({cell.seed for cell in cells}) if all((*row, seed) in there for row in rows))
+
+
+def missing(cells: Sequence[Cell], seeds: Iterable[int] = ()) -> tuple[str, ...]:
+    """Cells that the study still lacks: rows of a block on its own tasks, for these seeds and every one that it has."""
+    seeds = sorted({*seeds, *(cell.seed for cell in cells)})
+    there = {(cell.block, cell.name, cell.task, cell.seed) for cell in cells}
     lacking = []
     for block, names in ROWS.items():
         for name in names:

@@ -5,10 +5,11 @@ import pytest
 
 from polyhead.errors import DataError
 from studies import du2020
+from studies.du2020.claims import leave_out_claims
 from studies.du2020.leave_out import FULL_LEARNED, MORE, SETS
 from studies.du2020.measured import measured
 from studies.du2020.orderings import orderings
-from studies.du2020.study import ROWS, cells_of, missing, notes_of, read_cells, study_table
+from studies.du2020.study import ROWS, cells_of, missing, notes_of, read_cells, study_table, whole_seeds
 from studies.tests.cells import rows
 
 
@@ -101,6 +102,18 @@ def test_seeds_are_averaged_with_their_spread():
     assert found.spreads == pytest.approx((2**0.5,) * 4)
     on_validation = study_table(cells_of(raw), split="validation", blocks=("e",))
     assert [one.scores for one in on_validation.lines] == [pytest.approx((50.0,) * 4)]
+
+
+def test_claims_are_of_seeds_that_have_all_rows():
+    raw = rows((1, 2, 3))
+    for row in raw:
+        row["test"] += 0.02 * row["seed"] * (row["block"] == "c")
+    part = [row for row in raw if (row["seed"], row["block"], row["task"]) != (3, "d", "imdb")]
+    assert whole_seeds(cells_of(part)) == (1, 2)
+    assert leave_out_claims(part) == leave_out_claims([row for row in raw if row["seed"] < 3])
+    assert leave_out_claims(part) != leave_out_claims(raw)
+    assert leave_out_claims([row for row in raw if row["block"] != "d"]) == []
+    assert missing(cells_of(rows()), (1, 2))[0].startswith("block a, ") and missing(cells_of(rows())) == ()
 
 
 def test_the_settings_that_came_last_count_and_other_files_are_refused(tmp_path):
