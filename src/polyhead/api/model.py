@@ -217,11 +217,11 @@ class Model:
         """
         task = self._only(task)
         columns, _, table, _ = self._columns(texts, task, text=text, text_b=text_b)
-        scores = columns[task].scores
+        scores, answered = columns[task].scores, columns[task].task  # as it was then: another fit may have ended since
         if scores is None:
-            kind, do = f"kind '{self.tasks[task].kind}'", "ask `results`, which has all that it answers"
+            kind, do = f"kind '{answered.kind}'", "ask `results`, which has all that it answers"
             raise BadValue(f"task '{task}' has no probability for each label", got=kind, do=do)
-        by_label = dict(zip(self.tasks[task].labels, scores.T.tolist(), strict=True))
+        by_label = dict(zip(answered.labels, scores.T.tolist(), strict=True))
         return scores if table is None else table.answered(by_label)
 
     def results(
