@@ -86,6 +86,26 @@ def test_rows_are_added_to_those_of_the_version_that_is_live(made):
     assert made.tasks["mood"].labels == (*sorted(FIVE), "pink")
 
 
+def test_rows_are_never_kept_for_a_version_that_did_not_learn_from_them(made, monkeypatch):
+    """Another model rolled back while a fit ended: the rows of the new version took the place of the earlier one's."""
+    five_classes(made)
+    train = made._train
+
+    def rolled_back_meanwhile(*arguments, **options):
+        outcome = train(*arguments, **options)
+        Quick.load(made.folder, backend="reference", verbose=False).rollback("mood")
+        return outcome
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "_train", rolled_back_meanwhile)
+        made.fit("mood", texts_of(["cyan", "pink"] * 10), ["cyan", "pink"] * 10, allow_lost_labels=True)
+    made.fit("mood", texts_of(["grey"] * 8, seed=4), ["grey"] * 8, add=True)
+    assert made.tasks["mood"].labels == (*sorted(FIVE), "grey")
+    made.rollback("mood", "v0002")
+    with pytest.raises(errors.ConfigError, match="are not kept here"):
+        made.fit("mood", TEXTS, MOODS, add=True)
+
+
 def test_rows_that_another_model_learned_from_are_not_there(made, tmp_path):
     made.fit("mood", TEXTS, MOODS, add=True)  # the first rows of all
     again = Quick.load(made.save(tmp_path / "saved"), backend="reference", verbose=False)

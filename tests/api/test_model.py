@@ -170,6 +170,24 @@ def test_probabilities_stand_in_the_order_of_the_labels(model):
     assert [labels[index] for index in shares.argmax(axis=1)] == model.predict(texts)["mood"]
 
 
+def test_probabilities_have_the_labels_of_the_version_that_answered(trunk, monkeypatch):
+    """The labels were looked up after the answers, when a fit in another thread may have ended."""
+    pandas = pytest.importorskip("pandas")
+    texts, moods, _ = rows()
+    made = Model(trunk, backend="reference", verbose=False).fit("mood", texts, moods, classes=["good", "bad"])
+    frame, columns = pandas.DataFrame({"text": texts}), Whole._columns
+    before = made.predict_proba(frame, "mood")
+
+    def replaced_meanwhile(model, *arguments, **options):
+        answers = columns(model, *arguments, **options)
+        made.remove("mood")
+        made.fit("mood", texts, moods, classes=["bad", "good"])
+        return answers
+
+    monkeypatch.setattr(Whole, "_columns", replaced_meanwhile)
+    assert made.predict_proba(frame, "mood").equals(before)
+
+
 def test_results_say_versions_and_are_plain_values(model):
     result = model.results(["the lamp is good"], tasks="mood")[0]
     assert json.loads(json.dumps(result.to_dict())) == result.to_dict()

@@ -12,6 +12,7 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.row_profile import RowProfile, stored_profile
 from polyhead.bundle.write import add_tasks
 from polyhead.cli import predict
+from polyhead.engine import session as sessions
 from polyhead.engine.familiar import NEAREST, KnownRows, directions, farness
 from polyhead.engine.session import Session, attach_vectors
 from polyhead.errors import BadValue, ConfigError, UnknownTask
@@ -187,6 +188,22 @@ def test_limit_of_a_task_applies_by_itself(session):
     columns["mood"].task = limited.task
     (result,) = columns.results(familiar=False)
     assert result.answers["mood"]["none_of_these"]
+
+
+def test_limit_of_a_version_that_comes_during_a_call_applies_or_that_version_does_not_answer(root, monkeypatch):
+    """What a call needs was found for one version, and the next one answered without its own limit."""
+    session, reading = Session(root, backend="reference"), sessions.wants_vectors
+    record, arrays = session.records["mood"], session.arrays("mood").arrays
+    limited = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, none_below=0.1))
+
+    def changed_after(now, *arguments, **options):
+        wanted = reading(now, *arguments, **options)
+        session.attach(limited, arrays)
+        return wanted
+
+    monkeypatch.setattr(sessions, "wants_vectors", changed_after)
+    (result,) = session.predict(gibberish(1), tasks=["mood"])
+    assert session.records["mood"] is limited and result.versions == {"mood": "v0001"}
 
 
 @pytest.mark.parametrize(

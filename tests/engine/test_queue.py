@@ -224,14 +224,14 @@ def test_what_is_late_in_the_queue_is_what_is_late_without_it(session, gate):
 
 def test_what_is_in_time_does_not_wait_for_answers_to_what_is_late(session, gate, monkeypatch):
     """Late answers were made on the encoder's thread, before the batch."""
-    is_run, have_run, give = threading.Event(), [], queues._give_unread
+    is_run, have_run, give = threading.Event(), [], queues.give_unread
 
     def told_after_the_batch(ticket, numbers):
         if numbers:
             have_run.append(is_run.wait(30))
         return give(ticket, numbers)
 
-    monkeypatch.setattr(queues, "_give_unread", told_after_the_batch)
+    monkeypatch.setattr(queues, "give_unread", told_after_the_batch)
     queue = Queue(session)
     first = asked(queue, ["good"], tasks=["mood"])[1]
     assert gate.entered.wait(30)
@@ -416,6 +416,21 @@ def test_closing_answers_or_fails_what_waits_and_takes_no_more(session, gate, dr
         assert waiting.result(30)[0].answers
     with pytest.raises(BackendError, match="is closed"):
         queue.answers(["good"])
+
+
+def test_a_close_that_does_not_wait_for_all_leaves_no_caller_without_a_word(session, gate):
+    """The batch that ran could not be told, and what waited behind it was never told."""
+    queue = Queue(session, QueueLimits(batch_tokens=8))
+    first = asked(queue, ["good"])[1]
+    assert gate.entered.wait(30)
+    waiting = [asked(queue, ["sad"])[1] for _ in range(3)]
+    queue.close(timeout=0.0)
+    gate.opened.set()
+    for call in waiting:
+        with pytest.raises(BackendError, match="closed before"):
+            call.result(30)
+    assert first.result(30)[0].answers
+    assert not queue.waiting
 
 
 def test_a_call_that_waits_is_answered_by_the_tasks_of_its_time(root, gate):

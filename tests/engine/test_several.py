@@ -6,8 +6,9 @@ import pytest
 from polyhead.bundle import write
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.engine.request import Request
 from polyhead.engine.session import Session
-from polyhead.engine.several import SessionSet, bundle_names, confidence, errors_of_call
+from polyhead.engine.several import SessionSet, Turns, bundle_names, confidence, errors_of_call
 from polyhead.errors import BadValue, ConfigError, UnknownTask
 from polyhead.tasks.calibration import Calibration, CalibrationChoice, SetRule
 from support.admin_server import TASKS, draft
@@ -124,10 +125,8 @@ def with_limits(root, trunk, *, sets=()):
 def test_a_choice_that_the_task_does_not_have_is_refused_whichever_bundle_answers(tmp_path, monkeypatch, threshold):
     """It was refused only where the bundle answered that does not have it, after all had been encoded."""
     asked = []
-    inner = Session.columns
-    monkeypatch.setattr(
-        Session, "columns", lambda self, *own, **named: asked.append(self) or inner(self, *own, **named)
-    )
+    inner = Request.run
+    monkeypatch.setattr(Request, "run", lambda self, *own, **named: asked.append(self) or inner(self, *own, **named))
     cheap = with_limits(tmp_path / "cheap", CHEAP, sets=(0.9,))
     deep = with_limits(tmp_path / "deep", DEEP, sets=(0.8, 0.9))
     plain = bundle_of(tmp_path / "plain", DEEP, {"mood": 5})
@@ -285,6 +284,43 @@ def test_a_task_may_move_from_one_bundle_to_another(tmp_path, moved):
     assert list(changes) == ["cheap", "deep"]
     assert (changes[source.name].detached, changes[target.name].attached) == ((moved,), (moved,))
     assert several.predict(TEXTS) == set_of([cheap, deep], mood=2.0).predict(TEXTS)
+
+
+@pytest.mark.parametrize("moved", ["topics", "urgency"])
+def test_calls_see_the_changes_of_all_bundles_or_of_none(tmp_path, monkeypatch, moved):
+    """Between two bundles' changes a moved task was in both, or in none, and calls of other threads raised that."""
+    cheap, deep = two_bundles(tmp_path)
+    several, change, seen = set_of([cheap, deep], mood=2.0), Session._change, []
+    before = several.predict(TEXTS)
+    source, target, trunk = (deep, cheap, CHEAP) if moved == "topics" else (cheap, deep, DEEP)
+    Bundle.open(source).remove_task(moved)
+    write.add_tasks(target, [draft(moved, 8, trunk=trunk)])
+
+    def asked_after(session, *arguments, **options):
+        change(session, *arguments, **options)
+        seen.append(several.predict(TEXTS))
+
+    monkeypatch.setattr(Session, "_change", asked_after)
+    several.refresh()
+    assert seen == [before, before] and several.predict(TEXTS) != before
+
+
+def test_a_call_is_answered_throughout_by_the_tasks_of_its_beginning(tmp_path, monkeypatch):
+    """A later bundle answered with what it had by then: here it had lost a task that was asked."""
+    cheap, deep = two_bundles(tmp_path)
+    several, take = set_of([cheap, deep], mood=2.0), Turns.take
+    before = several.predict(TEXTS)
+
+    def changed_after(turns, bundle, *results):
+        take(turns, bundle, *results)
+        if bundle == "cheap" and "topics" in several.tasks:
+            Bundle.open(deep).remove_task("topics")
+            write.add_tasks(deep, [draft("mood", 8, trunk=DEEP)], replace=True)
+            several.refresh()
+
+    monkeypatch.setattr(Turns, "take", changed_after)
+    assert several.predict(TEXTS) == before
+    assert {name for result in several.predict(TEXTS) for name in result.answers} == {"mood", "urgency"}
 
 
 @pytest.mark.parametrize("refused", ["cheap", "deep"])

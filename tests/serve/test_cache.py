@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from polyhead.bundle.create import write_bundle
 from polyhead.engine.inputs import Passage
-from polyhead.plan import Pool
+from polyhead.plan import Path, Pool, Prompt
 from polyhead.serve.app import application
 from polyhead.serve.cache import OVERHEAD
 from polyhead.serve.exchange import versions_served
@@ -140,6 +140,23 @@ def test_a_receipt_says_how_the_asked_tasks_read_a_text_whatever_was_asked_befor
     known, computed = read(service), read(service_of(both_ways))
     assert known == computed and service.cache.hits >= len(known) // 2
     assert {(cut > 0, windows > 1) for _, cut, windows in known} == {(True, False), (False, True), (True, True)}
+
+
+def test_a_receipt_says_how_many_tokens_the_asked_tasks_read(tmp_path):
+    """A task behind shifted prompts reads 42 tokens of 48: what it cut was then said of a task that reads all."""
+    trunk, by_name = tiny_trunk(), {task.name: task for task in tiny_tasks()}
+    write_bundle(tmp_path, trunk)
+    path = tiny_path(by_name["topics"], trunk, pool=Pool())
+    prompts = (Prompt(part=path.head.part, rows=6),)
+    shifted = Path(nodes=(msgspec.structs.replace(path.embed, prompts=prompts, shift=True), *path.nodes[1:]))
+    add_tiny(tmp_path, trunk, by_name["mood"], tiny_path(by_name["mood"], trunk, pool=Pool()), seed=1)
+    add_tiny(tmp_path, trunk, by_name["topics"], shifted, seed=2)
+    calls = [([("good " * 45,)], tasks) for tasks in (["mood"], ["topics"], ["mood"], ["mood", "topics"], ["topics"])]
+    known, computed = (
+        [(ticket.results[0].receipt.tokens, ticket.results[0].receipt.cut) for ticket in asking(service, *calls)]
+        for service in (service_of(tmp_path, CACHED), service_of(tmp_path))
+    )
+    assert known == computed and computed[:2] == [(47, 0), (42, 5)]
 
 
 def test_a_receipt_says_in_how_many_passes_the_asked_tasks_read_a_pair(tmp_path):

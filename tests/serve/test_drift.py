@@ -173,6 +173,21 @@ def test_a_new_version_begins_anew(home, tmp_path, is_removed):
         assert ("mood",) not in told and ("urgency",) in told
 
 
+@pytest.mark.slow
+def test_texts_of_a_removed_task_are_forgotten(home, tmp_path):
+    """They stayed as long as the server ran, for every name that a task ever had."""
+    root = tmp_path / "b"
+    shutil.copytree(home / "bundle", root)
+    service = service_of(root)
+    with listening(service) as port:
+        told_after(port, service, messages(160, seed=6))
+        assert set(service.drift._windows) == set(service.drift._states) == {"mood", "urgency", "names"}
+        remove_tasks(root, ["mood"])
+        service.session.refresh()
+        told_after(port, service, messages(16, seed=7), tasks=("urgency", "names"))
+        assert set(service.drift._windows) == set(service.drift._states) == {"urgency", "names"}
+
+
 @pytest.mark.parametrize("name", ["mood", "topics", "urgency"])
 def test_scores_of_an_answer_are_those_of_its_outputs(name):
     task = tiny_project.ENTRIES[name].task()

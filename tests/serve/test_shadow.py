@@ -286,26 +286,31 @@ def test_texts_of_flips_are_shown_where_they_are_asked_for_and_memory_is_bounded
             candidate = service.hidden_tasks[-1].candidates["mood"]
             live = {"label": "bad", "scores": {"bad": 1.0, "good": 0.0}}
             for output in ([9.0, -9.0], [-9.0, 9.0]):
-                candidate.compare("v0001", live, np.array(output, np.float32), ("x" * 10**5,), None)
+                candidate.compare(("v0001", None), live, np.array(output, np.float32), ("x" * 10**5,), None)
             assert len(candidate.state(has_texts=True).newest_flips[0].texts[0]) == 2000
 
     asyncio.run(scenario())
 
 
 @pytest.mark.slow
-def test_a_change_of_the_live_task_begins_the_count_anew(root, tmp_path):
+@pytest.mark.parametrize("is_removed", [False, True], ids=["replaced", "removed, and added by the same name"])
+def test_a_change_of_the_live_task_begins_the_count_anew(root, tmp_path, is_removed):
+    """A task that was removed and added was compared together with the one before: both are v0001."""
+
     async def scenario():
         async with served(root) as (client, service):
             await put(client, upload(tmp_path, "mood", 6))
             await asked(client)
             await settle(service)
-            add(root, "mood", 7, replace=True)
+            if is_removed:
+                remove_tasks(root, ["mood"])
+            add(root, "mood", 7, replace=not is_removed)
             await service.changes.take()
             assert len(service.loaded.hidden) == 2, "a change of the bundle forgets no candidate"
             await asked(client, "good")
             await settle(service)
             told = await state(client)
-            assert (told["version"], told["compared"]) == ("v0002", 1)
+            assert (told["version"], told["compared"]) == ("v0001" if is_removed else "v0002", 1)
 
     asyncio.run(scenario())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -142,6 +143,43 @@ def test_a_worker_that_died_is_started_again_and_all_end_on_a_signal():
         listening.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_worker_that_the_system_has_no_room_for_leaves_the_others_answering(monkeypatch):
+    """The parent ended with the error, and all workers with it."""
+    start, refused = asyncio.create_subprocess_exec, []
+
+    async def scenario():
+        listening, ready = bound("127.0.0.1", 0), asyncio.Event()
+        port = listening.getsockname()[1]
+        running = asyncio.create_task(supervisor(listening, ready=ready.set).run())
+        await asyncio.wait_for(ready.wait(), LONGEST)
+
+        async def started(*arguments, **options):
+            if not refused:
+                refused.append(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+                raise refused[0]
+            return await start(*arguments, **options)
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+        with contextlib.suppress(ConnectionError):
+            await told(port, b"die\n")
+        seen = set()
+
+        async def both():
+            with contextlib.suppress(ValueError, ConnectionError):
+                seen.add((await told(port))[0])
+            assert not running.done(), running.exception()
+            return seen == {1, 2}
+
+        await until(both, "it is not started again")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(running, LONGEST) == 0
+        listening.close()
+
+    asyncio.run(scenario())
+    assert refused
 
 
 SUPERVISING = """

@@ -773,6 +773,22 @@ def test_a_writer_that_slept_through_many_versions_loses_nothing(tmp_path, monke
     assert not slept[0].stat().st_size  # forgotten, and its number is taken
 
 
+def test_old_versions_that_cannot_be_emptied_fail_no_append(tmp_path, monkeypatch):
+    """Every 64th append failed on a full disk, and said that nothing was kept of documents that were there."""
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    store.append(*documents(range(2)))
+    store.append(*documents(range(2, 4)))
+    monkeypatch.setattr(plain, "FORGETTING", 1)
+    monkeypatch.setattr(plain, "PATIENCE", 0.0)
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(versions, "replace_file", full)
+    assert store.append(*documents([4])) == 1
+    assert same(PlainStore.open(str(tmp_path / "store")), range(5))
+
+
 def test_results_whose_version_was_put_but_not_flushed_stay_whole(tmp_path):
     """The disk failed after the version had its name, and the file that it names was removed."""
     location = str(tmp_path / "store")

@@ -29,6 +29,7 @@ from polyhead.api.rows import (
     records_of,
     with_lists,
 )
+from polyhead.bundle.read import Bundle
 from polyhead.data.columns import Columns, unread_by
 from polyhead.data.tables.memory import in_memory
 from polyhead.data.tables.written import json_bytes
@@ -233,10 +234,21 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         return named
 
 
-def keep_records(records: Sequence[Record], place: FilePath) -> None:
-    """Writes records for later fits that add to them, readable by their owner only."""
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(place, b"".join(json_bytes(record) + b"\n" for record in records))
+def keep_records(
+    records: Mapping[str, Sequence[Record]],
+    versions: Mapping[str, str],
+    bundle: Bundle,
+    place_of: Callable[[str, Bundle], FilePath],
+) -> None:
+    """Writes records by task for later fits that add to them, readable by their owner only.
+
+    `versions` learned from them. Where another one is live by now they are not kept: they would be taken for its rows.
+    """
+    for name, version in versions.items():
+        if name in bundle.lines and bundle.version(name) == version:
+            place = place_of(name, bundle)
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(place, b"".join(json_bytes(record) + b"\n" for record in records[name]))
 
 
 def earlier_records(place: FilePath, new: NewRows, live: Task) -> list[Record]:

@@ -155,8 +155,8 @@ class Model:
             check_has_reader(settings, [entry.known_kind for entry in entries])
             with in_python(before):
                 outcome = self._train(entries, display, if_better=if_better, allow_lost_labels=allow_lost_labels)
-            for name in outcome.trained if self.keeps_rows else ():
-                keep_records(records[name], self._rows_of(name))
+            if self.keeps_rows:
+                keep_records(records, outcome.versions, Bundle.open(self.folder, verify=False), self._rows_of)
         return self
 
     def update(self, task: str, texts: Any, labels: Any, *, if_better: bool = True, **options: Any) -> bool:
@@ -217,11 +217,11 @@ class Model:
         """
         task = self._only(task)
         columns, _, table, _ = self._columns(texts, task, text=text, text_b=text_b)
-        scores = columns[task].scores
+        scores, answered = columns[task].scores, columns[task].task  # as it was then: another fit may have ended since
         if scores is None:
-            kind, do = f"kind '{self.tasks[task].kind}'", "ask `results`, which has all that it answers"
+            kind, do = f"kind '{answered.kind}'", "ask `results`, which has all that it answers"
             raise BadValue(f"task '{task}' has no probability for each label", got=kind, do=do)
-        by_label = dict(zip(self.tasks[task].labels, scores.T.tolist(), strict=True))
+        by_label = dict(zip(answered.labels, scores.T.tolist(), strict=True))
         return scores if table is None else table.answered(by_label)
 
     def results(
@@ -338,11 +338,9 @@ class Model:
             self._open.refresh()
 
     def _known(self, task: str) -> Task:
-        if task not in self.tasks:
-            raise UnknownTask(
-                f"the model has no task '{task}'", got=task, allowed=sorted(self.tasks), do=suggestion(task, self.tasks)
-            )
-        return self.tasks[task]
+        if task in (ours := self.tasks):
+            return ours[task]
+        raise UnknownTask(f"the model has no task '{task}'", got=task, allowed=sorted(ours), do=suggestion(task, ours))
 
     def _columns(
         self, texts: Any, tasks: Iterable[str] | str | None, *, scores: bool = False, **columns: Any
@@ -364,9 +362,10 @@ class Model:
             raise UnknownTask("no task is named, and the model has not just one", allowed=sorted(self.tasks))
         return next(iter(self.tasks))
 
-    def _rows_of(self, task: str) -> FilePath:
-        """The file with the training rows of the live version."""
-        bundle, folder = Bundle.open(self.folder, verify=False), FilePath(self._cache or FilePath(self._work, "cache"))
+    def _rows_of(self, task: str, bundle: Bundle | None = None) -> FilePath:
+        """The file with the training rows of the live version: of now, or as the bundle was read."""
+        bundle = bundle or Bundle.open(self.folder, verify=False)
+        folder = FilePath(self._cache or FilePath(self._work, "cache"))
         earlier = folder / "rows" / f"{bundle.lines[task].record}.jsonl"  # as it was named before
         return earlier if earlier.exists() else folder / "rows" / f"{bundle.learned_digest(task)}.jsonl"
 

@@ -19,10 +19,10 @@ from polyhead.engine.answers import AnswerTable, Result
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, task_input
 from polyhead.engine.inputs import types_of_inputs as input_types
 from polyhead.engine.loaded import LoadedTasks
-from polyhead.engine.request import Request, TaskResults
+from polyhead.engine.request import TaskResults
 from polyhead.engine.session import Session
 from polyhead.engine.tickets import BatchFacts as BatchFacts
-from polyhead.engine.tickets import Rate, SharedBatch, Ticket, run_all, settle
+from polyhead.engine.tickets import Rate, SharedBatch, Ticket, give_unread, run_all, settle
 from polyhead.errors import BackendError, ConfigError, Overloaded
 from polyhead.text.question import texts_of
 from polyhead.values import Value
@@ -175,20 +175,29 @@ class Queue:
         return running + self._rate.seconds_of(before / self._streams + min(most, waiting - before + added))
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
-        """Refuses new calls; answers waiting ones, or fails them with BackendError; waits for the thread's end."""
+        """Refuses new calls; answers waiting ones, or fails them with BackendError; waits for the thread's end.
+
+        What still waits after `timeout` seconds fails too.
+        """
         with self._ready:
             self._is_closed = True
-            dropped = [] if drain else [piece.tickets[0] for lane in self._lanes.values() for _, _, piece in lane]
-            if not drain:
-                self._lanes.clear()
-                self._inputs = self._characters = 0
             self._ready.notify_all()
-        error = BackendError("the queue was closed before this was answered", do="ask again")
-        self._deliver([ticket.end_now for ticket in dict.fromkeys(dropped) if ticket.fail(error)])
+        if not drain:
+            self._fail_waiting()
         began = monotonic()
         for thread in self._threads:
             thread.join(None if timeout is None else max(0.0, began + timeout - monotonic()))
-        self._telling.shutdown(wait=not any(thread.is_alive() for thread in self._threads))
+        self._fail_waiting()
+        if not any(thread.is_alive() for thread in self._threads):  # else a batch that runs is told there yet
+            self._telling.shutdown()
+
+    def _fail_waiting(self) -> None:
+        with self._ready:
+            waiting = [piece.tickets[0] for lane in self._lanes.values() for _, _, piece in lane]
+            self._lanes.clear()
+            self._inputs = self._characters = 0
+        error = BackendError("the queue was closed before this was answered", do="ask again")
+        self._deliver([ticket.end_now for ticket in dict.fromkeys(waiting) if ticket.fail(error)])
 
     def _answered_at_once(self, ticket: Ticket) -> list[int]:
         """The numbers of inputs that some task reads; the others have their results."""
@@ -197,7 +206,7 @@ class Queue:
         types = input_types(ticket.inputs)
         waiting = [number for number, input_type in enumerate(types) if input_type in read]
         unread = [number for number, input_type in enumerate(types) if input_type not in read]
-        _give_unread(ticket, unread)
+        give_unread(ticket, unread)
         return waiting
 
     def _put(self, ticket: Ticket, waiting: Sequence[int], sizes: Sequence[int]) -> None:
@@ -311,7 +320,7 @@ class Queue:
         for piece in pieces:
             (ticket,) = piece.tickets
             reason, numbers = ticket.dropped, [number for _, number in piece.places]
-            if _give_unread(ticket, numbers) if reason is None else ticket.fail(reason):
+            if give_unread(ticket, numbers) if reason is None else ticket.fail(reason):
                 ended.append(ticket)
         self._finish(ended)
 
@@ -386,13 +395,3 @@ class Queue:
     def _finish(self, tickets: Iterable[Ticket]) -> None:
         if calls := [ticket.end_now for ticket in tickets]:
             self._deliver(calls)
-
-
-def _give_unread(ticket: Ticket, numbers: Sequence[int]) -> bool:
-    """Gives results to inputs that are not read: tasks that fit them are late. True with the ticket's last one."""
-    is_over = False
-    if numbers:
-        columns = Request(ticket.loaded, [ticket.inputs[number] for number in numbers], ticket.tasks).columns()
-        for number, result in zip(numbers, columns.results(), strict=True):
-            is_over = ticket.give(number, result)
-    return is_over

@@ -125,21 +125,21 @@ class Session:
         its error is raised.
         """
         names = None if tasks is None else self.loaded.task_names(tasks)
-        check_none_below(none_below, self.loaded.tasks, names)
-        self.loaded.check_choices(calibrated, names)
-        wanted = self.tells_familiar(names, familiar=familiar, none_below=none_below)
-        columns = self.columns(inputs, tasks=names, words=words, deadline=deadline, familiar=wanted)
+
+        def wants(now: LoadedTasks) -> bool:
+            check_none_below(none_below, now.tasks, names)
+            now.check_choices(calibrated, names)
+            return wants_vectors(now, names, familiar=familiar, none_below=none_below)
+
+        now, vectors = self._moment(wants)
+        columns = Request(now, inputs, names, words=words, deadline=deadline, vectors=vectors).run(now)
         return columns.results(calibrated, familiar=familiar, none_below=none_below)
 
     def tells_familiar(
         self, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None
     ) -> bool:
         """Whether any of these tasks reports how familiar a text is: on request, or for its own limit."""
-        now = self.loaded
-        if not (familiar or none_below or now.limited):
-            return False
-        requested = {name: now.tasks[name] for name in now.task_names(tasks)}
-        return is_wanted(now.known, requested, familiar=familiar, asked=none_below)
+        return wants_vectors(self.loaded, tasks, familiar=familiar, none_below=none_below)
 
     def columns(
         self,
@@ -155,8 +155,7 @@ class Session:
 
         Unless it `raises`, the error where no task has any answer stands in the table's `failure`.
         """
-        vectors = self._attached_vectors() if familiar else None
-        now = self.loaded
+        now, vectors = self._moment(lambda now: familiar)
         return Request(now, inputs, tasks, words=words, deadline=deadline, vectors=vectors).run(now, raises=raises)
 
     def stream(
@@ -262,12 +261,12 @@ class Session:
         threading.Thread(target=run, name="polyhead-refresh", daemon=True).start()
         return done
 
-    def _attached_vectors(self) -> str:
-        """The hidden task that gives mean vectors: attached when it is first asked for, then kept."""
-        with self._attaching:
-            if self._vectors not in self.loaded.hidden:
-                self._vectors = attach_vectors(self)
-            return self._vectors
+    def _moment(self, wants: Callable[[LoadedTasks], bool]) -> tuple[LoadedTasks, str | None]:
+        """The tasks of now, and the hidden one of these that gives mean vectors, where they want it."""
+        while wants(now := self.loaded):
+            if (vectors := attached_vectors(self)) in now.tasks:
+                return now, vectors
+        return now, None
 
     def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
         """Warns of tasks that were trained in another precision than those with which the session was opened."""
@@ -353,6 +352,24 @@ class Session:
     def task_names(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         return self.loaded.task_names(tasks)
+
+
+def wants_vectors(
+    now: LoadedTasks, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None
+) -> bool:
+    """Whether any of these tasks reports how familiar a text is: on request, or for its own limit."""
+    if not (familiar or none_below or now.limited):
+        return False
+    requested = {name: now.tasks[name] for name in now.task_names(tasks)}
+    return is_wanted(now.known, requested, familiar=familiar, asked=none_below)
+
+
+def attached_vectors(session: Session) -> str:
+    """The hidden task that gives mean vectors: attached when it is first asked for, then kept."""
+    with session._attaching:
+        if session._vectors not in session.loaded.hidden:
+            session._vectors = attach_vectors(session)
+        return session._vectors
 
 
 def vector_path(trunk: str, depth: int, *, codec: str = EXACT) -> Path:

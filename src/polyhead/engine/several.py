@@ -7,12 +7,13 @@ label reaches a threshold; the other texts go to the next bundle, and the last o
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path as FilePath
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,7 +26,8 @@ from polyhead.engine.familiar import NoneBelow, check_none_below
 from polyhead.engine.inputs import Inputs, Words, checked_deadline, checked_inputs, checked_words
 from polyhead.engine.loaded import Changes, LoadedTasks, shown_tasks
 from polyhead.engine.receipt import Receipt, added_up
-from polyhead.engine.session import Session
+from polyhead.engine.request import Request
+from polyhead.engine.session import Session, attached_vectors, wants_vectors
 from polyhead.errors import ConfigError, ErrorT, PolyheadError, reworded, suggestion
 from polyhead.tasks.calibration import KEY, Wishes, wish_of, with_calibrated
 from polyhead.tasks.kinds import kind_of
@@ -64,11 +66,17 @@ class SessionSet:
         tasks = {name: {task: record.task for task, record in bundle.tasks.items()} for name, bundle in by_name.items()}
         homes_of(tasks, self.cascades)  # before any trunk is loaded
         self.sessions = {name: Session(bundle, **how) for name, bundle in by_name.items()}
+        # While bundles change one after another, the tasks before: calls see the changes of all, or none.
+        self._changing, self._before = threading.Lock(), cast(TasksOfSet | None, None)
 
     @property
     def loaded(self) -> TasksOfSet:
         """The tasks of this moment, of all bundles."""
-        return TasksOfSet({name: session.loaded for name, session in self.sessions.items()}, self.cascades)
+        while (before := self._before) is None:
+            parts = {name: session.loaded for name, session in self.sessions.items()}
+            if self._before is None and all(self.sessions[name].loaded is part for name, part in parts.items()):
+                return TasksOfSet(parts, self.cascades)
+        return before
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -91,28 +99,26 @@ class SessionSet:
         Each trunk that some task needs reads an input once. Receipts add up what all of them did. A `calibrated` choice
         is one that every bundle with the task has: BadValue is raised before any text is encoded.
         """
-        loaded, listed = self.loaded, checked_inputs(inputs)
+        listed = checked_inputs(inputs)
         own_words, seconds = checked_words(words, listed), checked_deadline(deadline)
         end = None if seconds is None else monotonic() + seconds
-        asked = loaded.task_names(tasks)
-        check_none_below(none_below, loaded.tasks, asked)
-        loaded.check_choices(calibrated, asked)
+        asked = self.loaded.task_names(tasks)
+        loaded, vectors = self._moment(asked, calibrated, familiar=familiar, none_below=none_below)
         turns, failures = Turns(loaded, asked, len(listed)), list[Exception]()
-        for bundle, session in self.sessions.items():
+        for bundle, part in loaded.parts.items():
             for rows, names in turns.questions(bundle):
-                limits = none_below
-                if isinstance(limits, Mapping):
-                    limits = {name: limit for name, limit in limits.items() if name in names}
+                limits = limits_of(none_below, names)
+                is_told = wants_vectors(part, names, familiar=familiar, none_below=limits)
                 wishes = {name: name in self.cascades or wish_of(calibrated, name) for name in names}
                 with errors_of_call(rows):
-                    columns = session.columns(
+                    columns = Request(
+                        part,
                         [listed[row] for row in rows],
-                        tasks=names,
+                        names,
                         words=None if own_words is None else [own_words[row] for row in rows],
                         deadline=None if end is None else max(0.0, end - monotonic()),
-                        familiar=session.tells_familiar(names, familiar=familiar, none_below=limits),
-                        raises=False,
-                    )
+                        vectors=vectors[bundle] if is_told else None,
+                    ).run(part, raises=False)
                     results = columns.results(wishes, familiar=familiar, none_below=limits)
                 failures += [] if columns.failure is None else [columns.failure]
                 turns.take(bundle, rows, names, results)
@@ -138,8 +144,31 @@ class SessionSet:
 
             self.sessions[bundle].refresh(check)
 
-        refresh(*self.sessions)
+        with self._changing:
+            self._before = self.loaded
+            try:
+                refresh(*self.sessions)
+            finally:
+                self._before = None
         return all_changes
+
+    def _moment(
+        self, tasks: Sequence[str], calibrated: Wishes, *, familiar: bool, none_below: NoneBelow
+    ) -> tuple[TasksOfSet, dict[str, str]]:
+        """The tasks of now, and the hidden one of each bundle that gives mean vectors, where its tasks want it."""
+        while True:
+            loaded = self.loaded
+            names = loaded.task_names(tasks)
+            check_none_below(none_below, loaded.tasks, names)
+            loaded.check_choices(calibrated, names)
+            vectors = {}
+            for bundle, part in loaded.parts.items():
+                its_tasks = [name for name in names if bundle in loaded.bundles[name]]
+                limits = limits_of(none_below, its_tasks)
+                if wants_vectors(part, its_tasks, familiar=familiar, none_below=limits):
+                    vectors[bundle] = attached_vectors(self.sessions[bundle])
+            if all(name in loaded.parts[bundle].tasks for bundle, name in vectors.items()):
+                return loaded, vectors
 
     def _wished(self, result: Result, loaded: TasksOfSet, calibrated: Wishes) -> Result:
         """The answers of cascades as the caller wants them calibrated, each by the bundle that gave it."""
@@ -284,6 +313,13 @@ def _joined(first: Result, second: Result) -> Result:
         late=(*first.late, *second.late),
         versions=first.versions | second.versions,
     )
+
+
+def limits_of(none_below: NoneBelow, tasks: Sequence[str]) -> NoneBelow:
+    """What a call says of `none_below`, for those of its tasks that a bundle is asked."""
+    if not isinstance(none_below, Mapping):
+        return none_below
+    return {name: limit for name, limit in none_below.items() if name in tasks}
 
 
 def confidence(answer: Answer) -> float:

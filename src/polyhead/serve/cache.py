@@ -187,7 +187,8 @@ def _ways_of_reading(loaded: LoadedTasks, names: tuple[str, ...]) -> dict[InputT
     for name, task in asked.tasks.items():
         for input_type in asked.reads[name]:
             words = "words" if asked.kinds[name].per_word else "whole"
-            ways.setdefault(input_type, set()).add(f"{task.pair} {task.long_texts} {task.ends} {words}")
+            limit = loaded.limits.get(name, "")  # of a task that reads fewer tokens than the trunk
+            ways.setdefault(input_type, set()).add(f"{task.pair} {task.long_texts} {task.ends} {words} {limit}")
     return {input_type: ", ".join(sorted(read)) for input_type, read in ways.items()}
 
 

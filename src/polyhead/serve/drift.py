@@ -191,6 +191,9 @@ class DriftWatch:
                     window.add(loaded.tasks[name], text)
             if window.is_due and name not in self._due:
                 self._due.append(name)
+        for name in self._windows.keys() - self._session.loaded.records.keys() - set(self._due):
+            del self._windows[name]  # removed since: names of tasks that come and go would fill the memory
+            self._states.pop(name, None)
 
     def _compare(self, name: str) -> None:
         window, bundle, began = self._windows[name], self._session.bundle, monotonic()

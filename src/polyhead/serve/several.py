@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 
@@ -16,7 +16,7 @@ from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.queue import BatchFacts
 from polyhead.engine.request import TaskResults
-from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, errors_of_call, homes_of
+from polyhead.engine.several import NOTHING, SessionSet, TasksOfSet, Turns, errors_of_call, homes_of, limits_of
 from polyhead.engine.tickets import Ticket
 from polyhead.errors import BadValue, Overloaded
 from polyhead.serve.changes import ChangeState
@@ -159,7 +159,7 @@ class ServiceSet(Service):
                                 stage=None if tell is None else partial(_staged, tell, turns, bundle, rows),
                                 is_gone=is_gone,
                                 familiar=familiar,
-                                none_below=_limits(none_below, names),
+                                none_below=limits_of(none_below, names),
                                 cuts=cuts,
                             )
                     except Overloaded:
@@ -196,12 +196,6 @@ class ServiceSet(Service):
 def _late(tasks: Sequence[str]) -> Result:
     """The result of an input that was not read before its deadline."""
     return Result(answers={}, receipt=NOTHING, late=tuple(tasks))
-
-
-def _limits(none_below: NoneBelow, names: Sequence[str]) -> NoneBelow:
-    if not isinstance(none_below, Mapping):
-        return none_below
-    return {name: limit for name, limit in none_below.items() if name in names}
 
 
 def _staged(

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.bundle.manifest import renamed
+from polyhead.bundle.manifest import TaskRecord, renamed
 from polyhead.bundle.owners import FAMILY_OF, is_family, owner_named
 from polyhead.bundle.read import Bundle
 from polyhead.engine.answers import Result
@@ -44,6 +44,9 @@ CHARACTERS = 2000  # of a text that are kept with a flip
 WAITING = 1024  # answers that wait to be compared; more are left out, and counted
 FAILURES = 3  # in a row, after which a candidate is asked no more
 TIMED, ROUNDS = 16, 7  # probes of which the cost is measured, and how often
+
+LiveVersion = tuple[str, TaskRecord | None]
+"""The version of a live task and its record: after a removal another task may have both its name and its number."""
 
 
 class AddedCost(Value):
@@ -91,7 +94,7 @@ class ShadowCandidate:
     """A candidate and its comparison so far. Threads use it under its lock."""
 
     def __init__(
-        self, staged: StagedTask, staging: Staging, *, hidden: str, share: float, cost: AddedCost, version: str
+        self, staged: StagedTask, staging: Staging, *, hidden: str, share: float, cost: AddedCost, version: LiveVersion
     ) -> None:
         """`version` is the live one, with which it is compared first."""
         self.staged, self.staging, self.hidden, self.share, self.cost = staged, staging, hidden, share, cost
@@ -102,7 +105,7 @@ class ShadowCandidate:
         self.left_out = 0
         self._begin(version)
 
-    def _begin(self, version: str) -> None:
+    def _begin(self, version: LiveVersion) -> None:
         self._version, self._flips = version, deque[AnswerChange](maxlen=FLIPS)
         self._compared = self._flipped = self._differences = 0
         self._sum, self._largest = 0.0, 0.0
@@ -118,7 +121,7 @@ class ShadowCandidate:
                 log.warning("the candidate of task '%s' failed and is asked no more: %s", self.staged.name, reason)
 
     def compare(
-        self, version: str, live: Answer, output: np.ndarray, entry: AnyInput, words: np.ndarray | None
+        self, version: LiveVersion, live: Answer, output: np.ndarray, entry: AnyInput, words: np.ndarray | None
     ) -> None:
         """Takes both answers to one input; `output` is the candidate's, as its head gives it."""
         example = Example(input=task_input(entry), words=words)
@@ -152,7 +155,7 @@ class ShadowCandidate:
             low, high = wilson(equal, max(1, self._compared))
             return ShadowState(
                 task=self.staged.name,
-                version=self._version,
+                version=self._version[0],
                 digest=self.staged.record.arrays,
                 share=self.share,
                 is_asked=self.is_asked,
@@ -206,7 +209,7 @@ class Shadows:
                 problem = f"the candidate of task '{staged.name}' does not answer its own probes"
                 raise HttpError(422, problem, got=why, do="train it again") from error
             raise
-        live = loaded.versions.get(staged.name, "")
+        live = _live_version(loaded, staged.name)
         return ShadowCandidate(staged, staging, hidden=hidden, share=share, cost=cost, version=live)
 
     def add(self, candidate: ShadowCandidate) -> ShadowCandidate | None:
@@ -278,7 +281,7 @@ class Shadows:
         if candidate.hidden in result.failed:
             candidate.fail(result.failed[candidate.hidden].replace(candidate.hidden, "the candidate"))
         elif live is not None and output is not None:
-            version = ticket.loaded.versions.get(candidate.staged.name, "")
+            version = _live_version(ticket.loaded, candidate.staged.name)
             try:
                 self._waiting.put_nowait((candidate, version, live, output, entry, words))
             except queue.Full:
@@ -294,6 +297,10 @@ class Shadows:
                 candidate.fail(f"its answer cannot be read: {type(error).__name__}")
             finally:
                 self._waiting.task_done()
+
+
+def _live_version(loaded: LoadedTasks, name: str) -> LiveVersion:
+    return loaded.versions.get(name, ""), loaded.records.get(name)
 
 
 def added_cost(loaded: LoadedTasks, inputs: Sequence[AnyInput], others: Sequence[str], hidden: str) -> AddedCost:

@@ -176,7 +176,7 @@ class Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _worked(self, number: int, folder: str, alive: int) -> int:
-        """The exit code of a worker, started and waited for."""
+        """The exit code of a worker, started and waited for; 1 of one for which the system has no room now."""
         readable, tell = os.pipe()
         loop = asyncio.get_running_loop()
         listening = tuple(each.fileno() for each in self._sockets)
@@ -192,12 +192,17 @@ class Supervisor:
             else tuple(range(os.cpu_count() or 1)),
         )
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=self._environment | {VARIABLE: msgspec.json.encode(place).decode()},
-                pass_fds=(*listening, tell, alive),
-            )
-            os.close(tell)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    env=self._environment | {VARIABLE: msgspec.json.encode(place).decode()},
+                    pass_fds=(*listening, tell, alive),
+                )
+            except OSError as error:  # of memory or processes, for example: the others answer on
+                log.warning("worker %d cannot be started: %s", number, error)
+                return 1
+            finally:
+                os.close(tell)
             loop.add_reader(readable, self._heard, number, readable)
             self._running[number] = process
             if self._stopping.is_set():

@@ -94,6 +94,7 @@ class FrozenTrunk(BundleTraining):
         return TrainingResult(
             bundle=str(run.root),
             trained=job.scores,
+            versions=job.versions,
             kept=kept,
             left=job.left,
             compared=job.compared,
@@ -124,7 +125,7 @@ class TrainingJob:
         self.todo = set(chosen.todo)  # names of the tasks to train
         self.left = dict(chosen.left)  # tasks that are kept: the reason
         self.paths: dict[str, list[Path]] = {}  # for each task that is trained or chosen, all candidates
-        self.scores: Scores = {}
+        self.scores, self.versions = Scores(), dict[str, str]()
         self.untried: dict[str, list[str]] = {}  # what more effort would try -> tasks
         self.compared: dict[str, VersionComparison] = {}
         self._if_better, self._actor = run.options.if_better, run.options.actor
@@ -180,10 +181,10 @@ class TrainingJob:
             if (answers := held[p.task.name]) is not None:
                 write_held_out(self.cache, p.task.name, trained.arrays, answers)
         is_alone = set(bundle.lines) <= self.todo - self.left.keys()  # this run trains every task of the bundle
-        write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
+        new = write_proven(self.root, drafts, families, is_alone=is_alone, actor=self._actor, events=self.events)
         for p, trained in parts:
             name = p.task.name
-            self.scores[name] = trained.scores
+            self.scores[name], self.versions[name] = trained.scores, new[name]
             for line in task_lines(p, trained):
                 self.events.line(line)
             self.untried.setdefault(untried(p, trained), []).append(name)
@@ -215,20 +216,19 @@ def write_proven(
     is_alone: bool,
     actor: str,
     events: Events,
-) -> None:
-    """Makes trained tasks live in one step, with the proof that all others answer as before, unless it `is_alone`."""
-    names = [draft.task.name for draft in drafts]
+) -> dict[str, str]:
+    """The versions by task, made live in one step; proves that all others answer as before, unless it `is_alone`."""
+    names, versions = [draft.task.name for draft in drafts], dict[str, str]()
 
     def write() -> None:
-        add_tasks(root, drafts, families=families, replace=True)
+        versions.update(add_tasks(root, drafts, families=families, replace=True))
 
     if is_alone:
         write()
-        return
-    others = len(certified(root, "train", write, changing=names, actor=actor).proven)
-    subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
-    if others:
+    elif others := len(certified(root, "train", write, changing=names, actor=actor).proven):
+        subject = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
         events.line(f"{', '.join(names)}: {subject} probes as before")
+    return versions
 
 
 def extractor_of(job: TrainingJob) -> Extractor:

@@ -48,6 +48,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     bundle: str  # folder of the bundle, or of `bundles`
     bundles: dict[str, TrainingResult] = {}  # for a recipe that makes several
     trained: Scores = {}  # of the tasks trained now
+    versions: dict[str, str] = {}  # the new version of each, over a frozen trunk
     kept: tuple[str, ...] = ()  # tasks already trained, unchanged
     left: dict[str, str] = {}  # tasks that were not trained this way, and are kept: the reason
     compared: dict[str, VersionComparison] = {}  # tasks with a live version: its comparison with the new one

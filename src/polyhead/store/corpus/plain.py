@@ -352,7 +352,8 @@ class PlainStore(CorpusStore):
         self._number = number
         self._turn_to(records)
         if number % FORGETTING == 0:
-            forget(list(map(self._path, numbers_in(self._folder))), PATIENCE)
+            with suppress(StoreError):  # this version is there, whatever becomes of old ones
+                forget(list(map(self._path, numbers_in(self._folder))), PATIENCE)
         return True
 
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:
