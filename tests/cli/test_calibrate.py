@@ -1,6 +1,7 @@
 """`polyhead calibrate` and `polyhead drift`: what they say, keep and refuse."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -211,3 +212,32 @@ def test_a_column_named_as_another_task_is_read_and_a_label_of_another_task_refu
     done = told("drift", bundle, file, "--task", "mood", "--label", "topics")
     assert done["tasks"][0]["sureness"]["rows"] == 60
     run("drift", bundle, file, "--task", "mood", "--label", "topics=gold").refuses("no column 'topics=gold'")
+
+
+def test_drift_says_whether_answers_are_surer_or_less_sure_than_right(bundle, rows, tmp_path):
+    """Answers that were too sure were "not as sure as they are right", which says the opposite."""
+    given = [{key: row[key] for key in ("text", "mood")} for row in tiny_project.messages(60, seed=12)]
+    words = ("--known", rows["held"], "--task", "mood")
+    asked = tiny_project.write_jsonl(tmp_path / "asked.jsonl", given)
+    assert (
+        run(
+            "predict",
+            bundle,
+            asked,
+            "--text",
+            "text",
+            "-o",
+            tmp_path / "answered.jsonl",
+            "--task",
+            "mood",
+            "--only-answers",
+        ).code
+        == 0
+    )
+    answered = [json.loads(line)["mood"] for line in (tmp_path / "answered.jsonl").read_text().splitlines()]
+    other = {"good": "bad", "bad": "good"}
+    for labels, said in (([other[mood] for mood in answered], "surer than"), (answered, "as sure as")):
+        cells = [row | {"mood": mood} for row, mood in zip(given, labels, strict=True)]
+        done = run("drift", bundle, tiny_project.write_jsonl(tmp_path / "x.jsonl", cells), *words)
+        assert re.search(rf"answers are (less sure than|{said}) they are right", done.out), done.out + done.err
+        assert ("surer" in done.out) == (said == "surer than")

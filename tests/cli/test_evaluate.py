@@ -180,9 +180,11 @@ def test_a_task_with_neither_kept_answers_nor_a_score_of_training_is_told(work):
 
 
 def test_tasks_that_project_or_bundle_do_not_have_are_named(home, work):
-    run("evaluate", home / "polyhead.toml", "--tasks", "moo").refuses("UnknownTask", "moo", "mood")
+    run("evaluate", home / "polyhead.toml", "--tasks", "moo").refuses(
+        "UnknownTask", "Got: moo.", "did you mean 'mood'?"
+    )
     path = write_project(work, "mood")
-    run("evaluate", path).refuses("no bundle")
+    run("evaluate", path).refuses("no bundle", "`polyhead train`")
     text = path.read_text()
     assert run("train", path).code == 0
     path.write_text(text.replace('name = "mood"', 'name = "other"'))

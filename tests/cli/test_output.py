@@ -122,7 +122,7 @@ def test_what_a_command_reads_or_writes_is_not_written_over_by_another_option(in
     before = {path: path.read_bytes() for path in (texts, table)}
     (tmp_path / "other-name.txt").symlink_to(texts)
     predict = ("predict", bundle, texts, "--backend", "reference", "-o")
-    run(*predict, texts).refuses("FILE", "--output of this command", "name another file")
+    run(*predict, texts).refuses("it is FILE and --output of this command", "name another file")
     run(*predict, tmp_path / "other-name.txt").refuses("--output of this command")
     out, score = tmp_path / "out.csv", ("score", bundle, table)
     run(*score, out, "--json", table).refuses("IN and --json of this command")

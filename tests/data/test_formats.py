@@ -280,3 +280,17 @@ def test_a_workbook_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sheets, "LARGEST", 10)
     with pytest.raises(DataError, match="too large"):
         values(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "said"),
+    [
+        ("x.csv", b"PK\x03\x04\x14\x00\xff\x96\n", "zip archive.*Do: name it .xlsx"),  # it was "not UTF-8", all shown
+        ("x.xls", b"\xd0\xcf\x11\xe0", "not known by its name.*Do: save it as .xlsx or .csv"),
+    ],
+    ids=["workbook", "old workbook"],
+)
+def test_a_workbook_of_another_name_is_told_what_to_be(tmp_path, name, raw, said):
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(DataError, match=said):
+        list(Rows(str(tmp_path / name)).each())

@@ -57,6 +57,12 @@ def test_a_kind_is_guessed_from_labels(labels, kind, separator, rivals):
     assert guess.why
 
 
+def test_a_single_label_or_row_is_counted_as_one():
+    """It was "1 different labels"."""
+    assert kind_of_labels(["a", "a"]).why == "1 different label in 2 rows"
+    assert kind_of_labels(["a"]).why == "1 different label in 1 row"
+
+
 @pytest.mark.parametrize("labels", [[], [None, "", float("nan")], [f"text {i}" for i in range(20)], ["long " * 40] * 9])
 def test_what_is_no_label_makes_no_kind(labels):
     with pytest.raises(EmptyData):

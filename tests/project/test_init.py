@@ -728,3 +728,35 @@ def test_real_sets_are_what_they_are(tmp_path, name):
     (entry,) = read_project(tmp_path / "p.toml").tasks
     assert entry.kind == KINDS.get(kind, kind)
     assert (entry.text_b is not None) == (kind in ("pair", "regression", "span"))
+
+
+def test_a_column_of_labels_without_a_value_is_named(tmp_path):
+    """The error said that no column looks like a label, and to name one with --label, which had been done."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=[""] * 40))
+    run("init", "x.csv", "--label", "mood", cwd=tmp_path).refuses("no row has a value in column 'mood'")
+
+
+def test_labels_that_nearly_all_differ_are_refused_with_their_column_and_file(tmp_path):
+    write(tmp_path / "x.csv", rows_of(text=WORDS, note=[f"note {i}" for i in range(40)]))
+    run("init", "x.csv", "--label", "note", cwd=tmp_path).refuses("'note' of x.csv", "40 different values")
+
+
+def test_a_file_or_label_that_is_given_twice_is_named(tmp_path):
+    """The error said that the project file has such a task, although there was no project file."""
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=MARKS))
+    run("init", "x.csv", "x.csv", cwd=tmp_path).refuses("x.csv is given twice")
+    run("init", "x.csv", "--label", "mood", "--label", "mood", cwd=tmp_path).refuses("'mood' of x.csv is given twice")
+    assert not (tmp_path / "polyhead.toml").exists()
+
+
+@cases("words", [("--pair", "joined"), ("--overlaps", "skip")], ids=["pair", "overlaps"])
+def test_an_option_for_other_tasks_is_refused(tmp_path, words):
+    """Both were left out of the project file in silence."""
+    tmp_path = fresh(tmp_path)
+    write(tmp_path / "x.csv", rows_of(text=WORDS, mood=MARKS))
+    run("init", "x.csv", "--label", "mood", *words, cwd=tmp_path).refuses(" ".join(words), "would change nothing")
+    write(tmp_path / "pairs.csv", rows_of(text=WORDS, text_b=WORDS[::-1], same=MARKS))
+    write(tmp_path / "spans.jsonl", SPANS)
+    used = {"--pair": ("pairs.csv", "--label", "same"), "--overlaps": ("spans.jsonl",)}[words[0]]
+    done = run("init", *used, *words, cwd=tmp_path)
+    assert done.code == 0 and words[1] in (tmp_path / "polyhead.toml").read_text(), done.err

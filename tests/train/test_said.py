@@ -21,9 +21,9 @@ from polyhead.train import events as telling
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.events import Events
 from polyhead.train.record.draft import PROBES, validation_probes
-from polyhead.train.record.lines import codec_lines, effort_lines, outlook, skipped, untaught
+from polyhead.train.record.lines import codec_lines, effort_lines, outlook, seen_lines, skipped, untaught
 from support import tiny_project
-from support.cases import cases
+from support.cases import cases, fresh
 
 AUTO = msgspec.structs.replace(tiny_project.STRATEGY, positions="auto")
 
@@ -297,3 +297,18 @@ def test_precision_auto_is_what_the_device_has_that_trains(monkeypatch, native):
     assert precision_of(Training(), "cuda:1") == ("bfloat16" if native else "float32")
     assert precision_of(Training(), "cpu") == ("float32" if native else "bfloat16")
     assert asked == ["cuda:1"] and numerics("float32", "cuda:1")["processor"] == "card of cuda:1"
+
+
+@cases(("seen", "files", "told"), [(4, "test", True), (3, "test", False), (40, "test", True), (4, "both", True)])
+def test_rows_that_are_scored_and_were_learned_from_are_told(tmp_path, seen, files, told):
+    """A test file that was the training file had a score near 1, without a word; a tenth of the rows is told."""
+    tmp_path = fresh(tmp_path)
+    rows = [{"text": f"the lamp number {i}", "mood": ("good", "bad")[i % 2]} for i in range(80)]
+    for name, part in (("train", rows[:40]), ("other", rows[40 - seen : 80 - seen])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in part))
+    held = {"validation": "other.jsonl" if files == "both" else 0.25, "test": "other.jsonl"}
+    (one,) = prepare(tiny_project.project(tmp_path, "mood", train="train.jsonl", **held), tmp_path)
+    splits = ["validation", "test"] if files == "both" else ["test"]
+    assert [line.split("warning: ")[1].split(" have")[0] for line in seen_lines(one)] == [
+        f"{seen} of 40 {split} rows" for split in splits if told
+    ]

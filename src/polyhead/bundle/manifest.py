@@ -122,7 +122,9 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     """bundle.json, its format number looked at first, its names and digests checked."""
     path = root / BUNDLE
     if not root.is_dir() or not (path.is_file() or path.is_symlink()):
-        raise BundleError(f"there is no bundle at {root}", do="give the folder that holds bundle.json")
+        raise BundleError(
+            f"there is no bundle at {root}", do="give the folder that holds bundle.json, which `polyhead train` writes"
+        )
     raw = read_inside(root, BUNDLE, limit=LARGEST_JSON)
     written = decoded(raw, _Numbered, path).format
     if written != FORMAT:

@@ -125,7 +125,9 @@ def _lines(drift: TaskDrift) -> list[str]:
     lines = list(drift.notes)
     if drift.sureness is not None:
         sure = drift.sureness
-        verdict = "not as sure as they are right" if sure.differs else "as sure as they are right"
+        verdict = "as sure as they are right"
+        if sure.differs:
+            verdict = ("surer" if sure.confidence > sure.accuracy else "less sure") + " than they are right"
         lines.append(
             f"answers are {verdict}: {sure.accuracy:.4f} right, {sure.confidence:.4f} sure, calibration error "
             f"{sure.error:.4f} (up to {sure.usual:.4f} by chance) on {counted(sure.rows, 'labelled row')}"

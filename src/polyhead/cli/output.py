@@ -138,7 +138,9 @@ def _given_as(path: Path) -> list[str]:
         for name in value if isinstance(value, tuple) else (value,):
             if isinstance(name, (str, Path)) and str(name) != DASH and _is_same(path, Path(name)):
                 options.append(
-                    parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+                    parameter.opts[0]
+                    if isinstance(parameter, click.Option)
+                    else parameter.human_readable_name.strip("[]").removeprefix("TEXT... | ")
                 )
     return options
 

@@ -241,7 +241,7 @@ def no_column(source: str, column: str, columns: Collection[str], *, by: str = "
     if separator and other:
         do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
     elif by:
-        do = f"{do} {by}" if suggestion(column, columns) else by
+        do = f"{do} {by[0].upper()}{by[1:]}" if suggestion(column, columns) else by
     return MissingColumn(
         f"{Path(source).name} has no column '{column}'",
         allowed=list(columns),

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from polyhead.errors import ConfigError, EmptyData
+from polyhead.progress import counted
 from polyhead.tasks.kinds.base import listed, spelled
 from polyhead.tasks.kinds.multi_label import BY_NAMES, NAMELESS, NAMES, MultiLabel, are_marks
 from polyhead.tasks.kinds.regression import NUMBER, Regression
@@ -288,7 +289,8 @@ def _of_strings(cells: Sequence[str]) -> Guess:
         return Guess(kind=MULTI_LABEL, why=why, separator=mark, rivals=() if is_certain else (SINGLE_LABEL,))
     if not looks_like_labels(cells):
         raise _no_labels(cells)
-    return Guess(kind=SINGLE_LABEL, why=f"{len(set(cells))} different labels in {len(cells):,} rows")
+    why = f"{counted(len(set(cells)), 'different label')} in {counted(len(cells), 'row')}"
+    return Guess(kind=SINGLE_LABEL, why=why)
 
 
 def looks_like_labels(values: Sequence[object]) -> bool:

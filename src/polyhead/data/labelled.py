@@ -72,7 +72,7 @@ def _guessed(
     notes = [f"texts from '{read['text']}'"] * (read["text"] is not None and not has_text)
     notes += [f"labels from '{label}'"] * (label is not None and not has_label)
     if notes:
-        say(f"{task.name}: {' and '.join(notes)}, as it looks")
+        say(f"{task.name}: {' and '.join(notes)}, a guess; --text and --label name others")
     return msgspec.structs.replace(columns, **read), label
 
 

@@ -36,6 +36,7 @@ from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenize import lone_surrogates
 
 OTHERS = (".conll", ".conllu", ".iob", ".bio", ".spacy", "lines with __label__", "a folder of texts")
+OTHER_SHEETS = (".xls", ".xlsb", ".ods")
 HEAD = 2**12  # bytes examined to recognize a format of annotated texts
 SHOW_EVERY = 100_000  # rows
 
@@ -114,6 +115,8 @@ class Rows:
             else:
                 problem = f"the format of {self.path} is not known by its name"
                 do = "name it as what it is: a table with any separator as .csv"
+                if self.path.lower().endswith(OTHER_SHEETS):
+                    do = "save it as .xlsx or .csv"
                 raise DataError(problem, allowed=(*file_endings(), *_addresses(), *OTHERS), do=do)
         except FileNotFoundError:
             raise no_file(self.path) from None

@@ -14,7 +14,7 @@ from polyhead.data.columns import Source, no_column
 from polyhead.data.read import Examples, read
 from polyhead.data.rows import Rows
 from polyhead.engine.session import Session
-from polyhead.errors import UnknownTask
+from polyhead.errors import UnknownTask, suggestion
 from polyhead.project.tables import DataFile, Project, TaskEntry
 from polyhead.tasks.judging import Recount
 from polyhead.tasks.kinds import kind_of
@@ -164,9 +164,10 @@ def evaluations(
     unknown = [name for name in names if name not in known or name not in session.tasks]
     if unknown:
         raise UnknownTask(
-            f"project and bundle do not both have {unknown}",
+            "project and bundle do not both have such a task",
+            got=unknown,
             allowed=sorted(set(known) & set(session.tasks)),
-            do="train the task first, or name another",
+            do=suggestion(unknown[0], {*known} & {*session.tasks}) or "train the task first, or name another",
         )
     evaluated = []
     for name in names:

@@ -121,7 +121,7 @@ def outlined(options: InitOptions, folder: Path) -> TaskEntry:
     elif _is_declared(kind):
         values = [value for name in options.files for value in _readable_labels(options, name)]
         if not values:
-            raise _no_value(options, options.data)
+            raise no_label(options.data, options.column)
         facts = _facts(options, values)
     if "null_answers" in kind.uses:
         facts["null_answers"] = True
@@ -275,12 +275,13 @@ def _labels_in(options: InitOptions, path: str) -> Iterator[_Labelled]:
     if not has_row:
         raise no_rows(path)
     if options.column in rows.columns:
-        raise _no_value(options, path)
-    raise no_column(path, options.column, list(rows.columns), by="Name it with --label, or --spans or --tokens")
+        raise no_label(path, options.column)
+    raise no_column(path, options.column, list(rows.columns), by="name it with --label, or --spans or --tokens")
 
 
-def _no_value(options: InitOptions, path: str) -> EmptyData:
-    return EmptyData(f"{path}: no row has a value in column '{options.column}'", do="name another column")
+def no_label(path: str, column: str) -> EmptyData:
+    """The error for a file whose column of labels is empty."""
+    return EmptyData(f"{path}: no row has a value in column '{column}'", do="name another column")
 
 
 def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
@@ -378,7 +379,7 @@ def ones_of(path: str, columns: tuple[str, ...]) -> list[_Labelled]:
             ones += [(row.number, name)] * (mark in ("1", "1.0", "true"))
     for name in (*columns, "label"):
         if name not in rows.columns and name != "label":
-            raise no_column(path, name, list(rows.columns), by="Name others with --one-hot")
+            raise no_column(path, name, list(rows.columns), by="name others with --one-hot")
         if name == "label" and name in rows.columns:
             do = "rename that column, or name it with --label"
             raise ConfigError(f"{path} has a column 'label' beside those of --one-hot", do=do)

@@ -16,9 +16,9 @@ from polyhead.data.guess_columns import Layout, Table, layout_of, table_of
 from polyhead.data.guess_kind import SINGLE_LABEL, Guess, kind_of_labels, separator_of
 from polyhead.data.rows import Rows, no_rows
 from polyhead.data.tables import is_address
-from polyhead.errors import BadName, ConfigError, PolyheadError, reworded
+from polyhead.errors import BadName, ConfigError, EmptyData, PolyheadError, reworded
 from polyhead.files import replace_file
-from polyhead.project.declare import Declared, InitOptions, clean_name, declare
+from polyhead.project.declare import Declared, InitOptions, clean_name, declare, no_label
 from polyhead.project.file_text import with_task
 from polyhead.tasks.kinds import KINDS
 
@@ -52,7 +52,9 @@ def guessed(options: InitOptions, table: Table | None = None) -> InitTask:
     if not table.rows:
         raise no_rows(options.data)
     if options.kind is None and options.label and options.label not in table.values:
-        raise no_column(options.data, options.label, list(table.values), by="Name it with --label")
+        raise no_column(options.data, options.label, list(table.values), by="name it with --label")
+    if options.label and options.label in table.values and not table.values[options.label]:
+        raise no_label(options.data, options.label)
     layout = layout_of(table, _by_default(options, table), options.kind)
     guess = None if layout.kind else _kind(layout, table, options.data)
     kind = layout.kind or (guess.kind if guess else None)
@@ -103,7 +105,7 @@ def _kind(layout: Layout, table: Table, path: str) -> Guess | None:
         return Guess(kind=multi_label, why=why, separator=layout.separator)
     try:
         guess = kind_of_labels([row.get(layout.label) for row in table.rows], name=layout.label)
-    except ConfigError as error:
+    except (ConfigError, EmptyData) as error:
         raise error.at(f"'{layout.label}' of {path}") from None
     if guess.rivals:
         kinds = [guess.kind, *guess.rivals]
@@ -173,6 +175,7 @@ class ProjectDraft:
                 others = tuple(other for other in task.others if other not in labels)
                 facts = {"declared": declared, "dropped": dropped, "others": others, "notes": notes}
                 added.append(msgspec.structs.replace(task, **facts))
+        _check_used(options, [task.declared.entry for task in added if task.declared])
         if options.get("empty") and all(task.empty is None for task in added):
             raise ConfigError(
                 "no task has several labels, so an empty cell cannot say that none of them applies",
@@ -215,10 +218,25 @@ class ProjectDraft:
             replace_file(target, raw)
 
 
+def _check_used(options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ConfigError for an option about pairs or labelled spans where no task has them."""
+    needs = (("pair", "is over pairs of texts", "--text-b"), ("overlaps", "has labelled spans", "--spans"))
+    for key, what, option in needs:
+        if options.get(key) and not any(key in entry for entry in entries):
+            raise ConfigError(
+                f"no task {what}, so --{key} would change nothing",
+                got=f"--{key} {options[key]}",
+                do=f"name their column with {option}, or leave --{key} out",
+            )
+
+
 def _check_new(name: str, place: str, places: dict[str, str]) -> None:
     """Records where a task comes from; raises BadName where one from another place got the same name in this call."""
-    other = places.setdefault(name.casefold(), place)
-    if other != place:
+    other = places.get(name.casefold())
+    places[name.casefold()] = place
+    if other == place:
+        raise BadName(f"{place} is given twice", got=name, do="give each file and each --label once")
+    if other is not None:
         raise BadName(
             f"{other} and {place} would be tasks of one name",
             got=name,

@@ -67,6 +67,8 @@ def test_tasks_are_a_table_and_a_page_is_in_a_frame_of_its_own(tmp_path):
     page = ReportPage(html='<p class="a">1 & 2</p>')
     frame = Read(page._repr_html_())
     assert frame.names == ["iframe"] and page.save(tmp_path / "report.html").read_text() == page.html
+    long = repr(ReportPage(html="<p>" + "text " * 9000))
+    assert "45 KB" in long and len(long) < 100, "a terminal showed the whole page"
 
 
 def as_dict(task):

@@ -21,6 +21,7 @@ from polyhead.text.tokenize import lone_surrogates
 
 # Maximum characters of one CSV cell: limits what an unclosed quote can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
+ZIP = "PK\x03\x04"  # how a zip archive begins, such as a workbook
 QUOTED = re.compile(r'^"([^"]*)"$')
 
 
@@ -129,6 +130,8 @@ class Delimited(TableFormat):
     def _check_header(self, header: list[str]) -> None:
         subject = f"the header of {self.path}"
         if any(map(lone_surrogates, header)):
+            if header[0].startswith(ZIP):
+                raise DataError(f"{self.path} is a zip archive and no text", do="name it .xlsx if it is a workbook")
             raise DataError(f"{subject} is not UTF-8", got=header, do="save the file as UTF-8")
         self.begin(header, subject, "fix the first line")
 

@@ -13,6 +13,7 @@ import msgspec
 
 from polyhead.evaluate.report.page import html_text, isolated
 from polyhead.files import replace_file
+from polyhead.progress import in_bytes
 from polyhead.values import Value
 
 MOST_ROWS, MOST_BARS, MOST_LABELS = 20, 5, 12
@@ -57,6 +58,10 @@ class ReportPage(Value):
         """Writes the page to a file."""
         replace_file(Path(path), self.html.encode())
         return Path(path)
+
+    def __repr__(self) -> str:
+        """Without the page's text, which would fill a terminal."""
+        return f"ReportPage({in_bytes(len(self.html.encode()))} of HTML; .save('report.html') writes it)"
 
     def _repr_html_(self) -> str:
         frame = "width: 100%; height: 42rem; border: 1px solid rgba(128, 128, 128, .4)"

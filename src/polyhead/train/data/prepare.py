@@ -60,7 +60,7 @@ def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> T
     for key, values in (("group", examples.groups), ("weight", examples.weights)):
         if (column := getattr(entry, key)) is not None and values is None:
             raise no_column(
-                path, column, Rows(path).survey().columns, by=f"Name it with '{key}' of task '{entry.name}'"
+                path, column, Rows(path).survey().columns, by=f"name it with '{key}' of task '{entry.name}'"
             )
     task = entry.task()
     return TaskExamples(task=task, examples=with_weight(examples, task), path=path)

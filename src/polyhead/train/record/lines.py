@@ -17,6 +17,7 @@ from polyhead.progress import counted, duration, short, text_table
 from polyhead.project.recipes import Effort
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
+from polyhead.text.question import texts_of
 from polyhead.train.candidates import of_effort
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.task_groups import task_groups
@@ -24,6 +25,7 @@ from polyhead.train.data.windows import reads_windows
 from polyhead.train.record.draft import Trained, labels_without_rows
 
 log = logging.getLogger(__name__)
+LEARNED_SHARE = 0.1  # of a split's rows: a few short texts recur by chance
 TOKENS = 32  # tokens of one text, for the table's FLOPs
 ANY_DEPTH = 12  # layers of an encoder: heads to try differ by effort whatever it is
 PLAIN = 5  # columns of the table that are no work and no cost
@@ -167,6 +169,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         *_decided(prepared, trained),
         *warnings_of(prepared.task, trained.scores, trained.baselines, rows),
         *untaught(prepared),
+        *seen_lines(prepared),
         *_too_few(prepared, rows.get("validation", FEW)),
         *_advice(prepared),
         *_little(prepared, trained),
@@ -189,6 +192,23 @@ def untaught(prepared: Prepared) -> list[str]:
         return []
     listed = short(", ".join(map(repr, names)))
     return [f"{task.name}: no row has the label {listed}, so it is not learned: add rows, or remove it from the labels"]
+
+
+def seen_lines(prepared: Prepared) -> list[str]:
+    """A line for each split of which a tenth or more are inputs that the task learned from."""
+    held_out = prepared.whole is not None
+    known = {texts_of(value) for value in (prepared.whole or prepared.train.examples).inputs}
+    lines = []
+    for split in prepared.splits[1:]:
+        inputs = split.examples.inputs
+        count = sum(texts_of(value) in known for value in inputs)
+        if (split.name == "validation" and held_out) or count < LEARNED_SHARE * len(inputs):
+            continue
+        lines.append(
+            f"{prepared.task.name}: warning: {count:,} of {len(inputs):,} {split.name} rows have a text that the task "
+            f"learned from, so that score may be too high (`polyhead check` shows such rows)"
+        )
+    return lines
 
 
 def _too_few(prepared: Prepared, rows: int) -> list[str]:
