@@ -269,7 +269,9 @@ def test_wrong_rows_as_a_table_have_the_words_of_pairs(trained, tmp_path):
     ids=["branch", "prompted", "joint", "fine-tuned"],
 )
 def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, changes):
-    path = held_project(work, "mood", "urgency", **changes)
+    several = isinstance(changes.get("recipe"), FineTune)
+    training = tiny_project.SEARCHED if several else tiny_project.TRAINING
+    path = held_project(work, "mood", "urgency", training=training, **changes)
     done = run("train", path)
     assert done.code == 0, done.err
     found = told("evaluate", path)
@@ -278,7 +280,6 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
         ("urgency", "held out", 8),
     ]
     for score in found["scores"]:
-        several = isinstance(changes.get("recipe"), FineTune)
         bundle = Bundle.open(work / "bundle" / score["task"] if several else work / "bundle")
         assert score["scores"] == pytest.approx(bundle.split_scores(score["task"])["validation"], rel=1e-5)
 
