@@ -21,7 +21,7 @@ from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, Le
 from polyhead.project.strategies import Pooled, Strategy
 from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
-from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
+from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with, unused_field
 from polyhead.values import Value, check_unused, read_toml
 
 LEAST_TOKENS = 8  # for a pair: two pieces of each text, and the special tokens
@@ -140,6 +140,9 @@ class TaskEntry(Columns, kw_only=True):
             for name in Task.__struct_fields__
             if name not in ("pair", "decoder", "transitions", "ends", "generation") and getattr(self, name) is not None
         }
+        for name in ("decoder", "threshold"):  # also where one is the default of `Task`
+            if getattr(self, name) is not None and name not in self.known_kind.uses:
+                raise unused_field(self.name, self.known_kind, name, getattr(self, name))
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)
         if self.decoder is None and "decoder" in self.known_kind.uses and is_bio(task):
