@@ -21,7 +21,7 @@ from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, Le
 from polyhead.project.strategies import Pooled, Strategy
 from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
-from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with, unused_field
+from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
 from polyhead.values import Value, check_unused, read_toml
 
 LEAST_TOKENS = 8  # for a pair: two pieces of each text, and the special tokens
@@ -142,7 +142,12 @@ class TaskEntry(Columns, kw_only=True):
         }
         for name in ("decoder", "threshold"):  # also where one is the default of `Task`
             if getattr(self, name) is not None and name not in self.known_kind.uses:
-                raise unused_field(self.name, self.known_kind, name, getattr(self, name))
+                raise ConfigError(
+                    f"task '{self.name}': kind '{self.kind}' has no use for '{name}'",
+                    got=getattr(self, name),
+                    do=f"remove '{name}' or choose kind {kinds_with('uses', name)}",
+                    task=self.name,
+                )
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)
         if self.decoder is None and "decoder" in self.known_kind.uses and is_bio(task):

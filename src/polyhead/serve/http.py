@@ -17,7 +17,7 @@ from msgspec import inspect
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from polyhead.data.formats.lines import check_keys
+from polyhead.data.formats.lines import check_each_key_once
 from polyhead.errors import (
     SEVERAL,
     BackendError,
@@ -167,7 +167,7 @@ def checked_json(body: bytes) -> bytes:
             raise HttpError(400, "the body holds too many values", allowed=allowed, do=do)
     try:
         with suppress(ValueError):
-            check_keys(body.decode())
+            check_each_key_once(body.decode())
     except DataError as error:
         raise HttpError(400, f"in the body {error.what}", got=error.got, allowed=error.allowed, do=error.do) from None
     return body

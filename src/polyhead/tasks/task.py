@@ -83,7 +83,12 @@ class Task(Value):
             msgspec.structs.force_setattr(self, "pair", kind.pair)
         for field, default in _DEFAULTS.items():
             if field not in kind.uses and getattr(self, field) != default:
-                raise unused_field(self.name, kind, field, getattr(self, field))
+                raise ConfigError(
+                    f"task '{self.name}': kind '{self.kind}' has no use for '{field}'",
+                    got=getattr(self, field),
+                    do=f"remove '{field}' or choose kind {kinds_with('uses', field)}",
+                    task=self.name,
+                )
         kind.check(self)
         if not 0 <= self.none_below <= 1:
             raise ConfigError(
@@ -111,16 +116,6 @@ _DEFAULTS = {
     if field.default is not msgspec.NODEFAULT and field.name != "metric"
 }
 """The fields of a task that kinds use or refuse, with their defaults."""
-
-
-def unused_field(task: str, kind: Kind, field: str, value: object) -> ConfigError:
-    """The error for a field of a task that its kind does not use."""
-    return ConfigError(
-        f"task '{task}': kind '{kind.name}' has no use for '{field}'",
-        got=value,
-        do=f"remove '{field}' or choose kind {kinds_with('uses', field)}",
-        task=task,
-    )
 
 
 def owner_of(task: Task) -> str:

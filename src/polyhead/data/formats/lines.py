@@ -109,7 +109,7 @@ def strict_json(text: str) -> Any:
     return _DECODER.decode(text)
 
 
-def check_keys(text: str) -> None:
+def check_each_key_once(text: str) -> None:
     """Raises what `strict_json` raises. No number is made a value, which would take most of the time."""
     _KEYS.decode(text)
 
