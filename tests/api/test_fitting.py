@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead import DataFile, errors
+from polyhead.api.rows import LabelledTexts, kind_of_rows
 from polyhead.bundle.read import Bundle
 from polyhead.certify.annotations import Annotations, keep_annotations
 from polyhead.project.recipes import Training
@@ -500,6 +501,19 @@ def test_rows_of_one_person_are_held_out_together_and_weights_count_rows(made, m
     assert by_mood == {("good", 1.0), ("bad", 1 / 3)}
     with pytest.raises(errors.BadValue, match="30 texts, 2 groups"):
         made.fit("mood", TEXTS, MOODS, groups=[1, 2])
+
+
+def test_rows_of_weight_0_say_nothing_of_the_kind():
+    """One label that is no number, in a row that does not count, made classes of numbers."""
+    numbers = [n / 8 for n in range(24)] * 10
+
+    def kind_of(*labels, **columns):
+        rows = LabelledTexts(inputs=["a text"] * len(labels), labels=[*labels], of_training=columns)
+        return kind_of_rows(rows, say=[].append, task="size")
+
+    assert kind_of(*numbers, "unknown") == "single_label"
+    assert kind_of(*numbers) == kind_of(*numbers, "unknown", weight=[1] * 240 + [0.0]) == "regression"
+    assert kind_of(*numbers, weight=[0] * 240) == "regression", "training says that no row counts"
 
 
 def test_added_rows_leave_the_earlier_ones_their_groups_and_weights(made, monkeypatch):

@@ -228,6 +228,15 @@ def test_a_notebook_shows_questions():
     assert "Who sat?" in html and ">cat</mark>" in html and html.count(">so<") == 1
 
 
+@pytest.mark.parametrize(
+    "given", [{"labels": MOODS}, {"text": "message"}, {"text_b": "other"}, {"separator": "/"}, {"empty": "none"}]
+)
+def test_a_report_of_held_out_rows_refuses_what_describes_others(model, given):
+    """It left them unread: a caller who forgot the texts got scores of other rows."""
+    with pytest.raises(errors.BadValue, match=f"'{next(iter(given))}' would change nothing.* give texts"):
+        model.report("mood", **given)
+
+
 def test_a_report_without_kept_rows_says_what_to_do(model, tmp_path):
     model.save(tmp_path / "saved")
     with pytest.raises(errors.BundleError, match="held out are kept here.*cache="):

@@ -201,7 +201,7 @@ def test_a_missing_test_file_is_named(work):
 @pytest.mark.slow
 def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     recipe = FineTune(search=SearchGrid(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
-    whole = tiny_project.project(work, "mood", "names", "urgency")
+    whole = tiny_project.project(work, "mood", "names", "urgency", training=tiny_project.SEARCHED)
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, recipe=recipe, bundle="tuned")))
     run("evaluate", path).refuses("BundleError", "tuned")

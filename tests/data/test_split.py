@@ -11,9 +11,11 @@ from polyhead.data.read import Examples, ReadReport, Source, read
 from polyhead.data.split import TaskExamples, folds, hold_out, overlapping, split_together
 from polyhead.errors import EmptyData
 from polyhead.tasks.task import Task
+from polyhead.text.question import Question
 from support.cases import cases
 
-TASK = Task(name="t", kind="single_label", labels=("a", "b", "c"))
+OF_TEXTS = {"kind": "single_label", "labels": ("a", "b", "c")}
+TASK = Task(name="t", **OF_TEXTS)
 
 
 def examples(inputs, labels=None):
@@ -110,6 +112,64 @@ def test_one_group_cannot_be_split():
     given = msgspec.structs.replace(many(0), groups=["ann"] * 400)
     with pytest.raises(EmptyData, match="too few different groups"):
         hold_out(given, 0.2, 1, TASK)
+
+
+def over_contexts(kind, seed):
+    """200 questions over about 50 contexts, each written in several ways."""
+    rng = np.random.default_rng(seed)
+    contexts = [
+        rng.choice([f"Context {i}", f"CONTEXT  {i}", f" context {i}"]) for i in rng.integers(0, 50, 200).tolist()
+    ]
+    if kind == "span":
+        return examples([(f"question {row}", context) for row, context in enumerate(contexts)])
+    asked = [Question(text=f"question {row}", options=("a", "b"), context=of) for row, of in enumerate(contexts)]
+    return examples(asked)
+
+
+def contexts_of(side):
+    found = (value.context if isinstance(value, Question) else value[1] for value in side.inputs)
+    return {" ".join(context.lower().split()) for context in found}
+
+
+@pytest.mark.parametrize("kind", ["span", "multiple_choice"])
+def test_questions_over_one_context_are_on_one_side_and_in_one_fold(kind):
+    """They were on both: what a head learned of a context helped it with the next question over it."""
+    task = Task(name="t", kind=kind)
+    for seed in range(5):
+        given = over_contexts(kind, seed)
+        kept, held = sides(given, seed=seed, task=task)
+        assert not contexts_of(kept) & contexts_of(held)
+        assert 20 < len(held.rows) < 60
+        parts = [contexts_of(given.take(part)) for part in folds(given, 5, seed, task)]
+        assert len(parts) == 5 and sum(map(len, parts)) == len(set().union(*parts))
+
+
+def test_what_a_task_holds_out_of_a_context_no_other_keeps():
+    """Also of one in another file, and of an equal question in another kind of task."""
+    pairs = over_contexts("span", 1)
+    whole, alone, joined = (
+        Task(name="whole", kind="span"),
+        Task(name="alone", **OF_TEXTS),
+        Task(name="joined", pair="joined", **OF_TEXTS),
+    )
+    several = [
+        TaskExamples(task=whole, examples=pairs, path="a"),
+        TaskExamples(task=alone, examples=examples([(context,) for _, context in pairs.inputs]), path="b"),
+        TaskExamples(task=joined, examples=pairs, path="c"),
+    ]
+    assert len(overlapping(several)) == 1
+    halves = split_together(several, 0.2, 1)
+    kept, held = (
+        {" ".join(value[-1].lower().split()) for pair in halves for value in pair[side].inputs} for side in (0, 1)
+    )
+    assert kept and held and not kept & held
+
+
+def test_questions_over_one_context_alone_cannot_be_split_unless_they_are_grouped():
+    task, given = Task(name="t", kind="span"), examples([(f"question {row}", "context") for row in range(20)])
+    with pytest.raises(EmptyData, match="too few different contexts .* a group for each row"):
+        hold_out(given, 0.2, 1, task)
+    sides(msgspec.structs.replace(given, groups=[str(row) for row in range(20)]), task=task)
 
 
 def test_a_label_with_one_input_is_kept():

@@ -1,5 +1,6 @@
 """Heads that add hashed words of the text: the same bits on every backend, alone and beside others, of whole texts."""
 
+import math
 import threading
 from functools import partial
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import polyhead.engine.outputs as engine_outputs
+import polyhead.engine.request as engine_request
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.live_versions import Probe
 from polyhead.bundle.manifest import TaskRecord
@@ -236,9 +238,9 @@ def test_words_of_many_inputs_are_summed_beside_the_encoder_and_as_of_each_alone
     session, inputs = mixed
     threads = set()
 
-    def noted(hashed, values):
+    def noted(hashed, values, **named):
         threads.add((hashed.__name__, threading.current_thread() is threading.main_thread()))
-        return hashed(values)
+        return hashed(values, **named)
 
     for name in ("hashed_texts", "hashed_pairs", "hashed_in_contexts"):
         monkeypatch.setattr(engine_outputs, name, partial(noted, getattr(engine_outputs, name)))
@@ -257,10 +259,60 @@ def test_words_of_many_inputs_are_summed_beside_the_encoder_and_as_of_each_alone
 def test_words_that_cannot_be_summed_fail_for_their_tasks_alone(mixed, monkeypatch):
     session, inputs = mixed
 
-    def broken(texts):
+    def broken(texts, **named):
         raise MemoryError("no room")
 
     monkeypatch.setattr(engine_outputs, "hashed_texts", broken)
     together = session.columns(inputs, raises=False)
     assert set(together["mood"].failed.values()) == {"MemoryError: no room"} and not len(together["mood"].rows)
     assert all(len(together[name].rows) > 20 and not together[name].failed for name in ("topics", "tags", "which"))
+
+
+@pytest.fixture
+def hashing(monkeypatch):
+    """An event: words are hashed in another thread, without end unless they are told to; a request waits for it."""
+    begun, begin, hashed = threading.Event(), engine_outputs.WordOutputs.begin, engine_outputs.hashed_texts
+
+    def endless(texts, *, check):
+        begun.set()
+        while threading.current_thread() is not threading.main_thread():
+            check()
+        return hashed(texts, check=check)
+
+    def waiting(words, expected):
+        begin(words, expected)
+        assert words._ahead is None or begun.wait(30)
+
+    monkeypatch.setattr(engine_outputs, "hashed_texts", endless)
+    monkeypatch.setattr(engine_outputs.WordOutputs, "begin", waiting)
+    return begun
+
+
+def hashing_threads():
+    return [each for each in threading.enumerate() if each.name == "polyhead-words"]
+
+
+def test_after_the_deadline_no_more_words_are_hashed_ahead(root, hashing, monkeypatch):
+    """The answers waited for the words of all texts, and those of the answered ones were hashed again."""
+    session, texts = with_mood(opened(root)), TEXTS[:3] * 4
+    expected, add = outputs(session, "mood", TEXTS[:3]), engine_outputs.Gathered.add
+
+    def added(gathered, *batch):
+        add(gathered, *batch)
+        monkeypatch.setattr(engine_request, "monotonic", lambda: math.inf)
+
+    monkeypatch.setattr(engine_outputs.Gathered, "add", added)
+    found = session.columns(texts, tasks=["mood"], deadline=3600.0)["mood"]
+    assert len(found.rows) and not hashing_threads()
+    for row, values in zip(found.rows.tolist(), found.outputs, strict=True):
+        np.testing.assert_array_equal(values, expected[row % 3])
+
+
+def test_no_words_are_hashed_ahead_after_an_error(root, hashing, monkeypatch):
+    def interrupted(gathered, *batch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine_outputs.Gathered, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        with_mood(opened(root)).columns(TEXTS[:3] * 4, tasks=["mood"])
+    assert hashing.is_set() and not hashing_threads()

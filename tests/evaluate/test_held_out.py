@@ -13,6 +13,7 @@ from polyhead.data.read import Examples, ReadReport
 from polyhead.evaluate.held_out import encode_held_out, held_out_file, read_held_out
 from polyhead.project.recipes import FineTune, Frozen, Joint, SearchGrid
 from polyhead.project.strategies import Branch, Prompted
+from polyhead.tasks.task import Task
 from support import head_search, tiny_project
 from support.commands import run
 from support.shared import made_once
@@ -105,11 +106,26 @@ def test_rows_like_those_that_a_version_learned_from_are_known_by_their_texts_an
         numbers, report = list(range(1, len(rows) + 1)), ReadReport()
         return Examples(inputs=inputs, targets=targets, words=None, rows=numbers, report=report, groups=[*groups])
 
+    task = Task(name="t", kind="single_label", labels=("a", "b"))
     learned, outputs = examples(("One", "ann"), ("two", None), ("three", "bob")), [np.zeros(2)]
-    kept = encode_held_out(learned.take([1]), outputs, folds=0, computed={}, learned=learned)
+    kept = encode_held_out(learned.take([1]), outputs, task=task, folds=0, computed={}, learned=learned)
     now = examples(("one ", None), ("two", None), ("four", "ann"), ("four", None), ("three", "eve"), ("five", "eve"))
-    assert kept.unlearned(now) == [1, 3, 5]
-    assert encode_held_out(learned.take([1]), outputs, folds=0, computed={}).unlearned(now) is None
+    assert kept.unlearned(task, now) == [1, 3, 5]
+    unknown = encode_held_out(learned.take([1]), outputs, task=task, folds=0, computed={})
+    assert unknown.unlearned(task, now) is None
+
+
+def test_a_question_over_a_context_that_a_version_learned_from_is_not_new():
+    """It counted as held out: only the pair of question and context was looked up."""
+
+    def examples(*inputs):
+        report, targets = ReadReport(), [np.int64(0)] * len(inputs)
+        return Examples(inputs=[*inputs], targets=targets, words=None, rows=[*range(len(inputs))], report=report)
+
+    task, learned = Task(name="where", kind="span"), examples(("where?", "Here  it is."), ("when?", "Today."))
+    kept = encode_held_out(learned.take([]), [], task=task, folds=0, computed={}, learned=learned)
+    now = examples(("who?", "here it IS."), ("where?", "Not here."), ("when?", "Today."))
+    assert kept.unlearned(task, now) == [1]
 
 
 def test_kept_answers_hold_no_text(trained):
@@ -253,7 +269,9 @@ def test_wrong_rows_as_a_table_have_the_words_of_pairs(trained, tmp_path):
     ids=["branch", "prompted", "joint", "fine-tuned"],
 )
 def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, changes):
-    path = held_project(work, "mood", "urgency", **changes)
+    several = isinstance(changes.get("recipe"), FineTune)
+    training = tiny_project.SEARCHED if several else tiny_project.TRAINING
+    path = held_project(work, "mood", "urgency", training=training, **changes)
     done = run("train", path)
     assert done.code == 0, done.err
     found = told("evaluate", path)
@@ -262,7 +280,6 @@ def test_every_way_of_training_keeps_what_it_answered_rows_held_out(work, change
         ("urgency", "held out", 8),
     ]
     for score in found["scores"]:
-        several = isinstance(changes.get("recipe"), FineTune)
         bundle = Bundle.open(work / "bundle" / score["task"] if several else work / "bundle")
         assert score["scores"] == pytest.approx(bundle.split_scores(score["task"])["validation"], rel=1e-5)
 

@@ -4,7 +4,9 @@ They are freezes of texts and shapes, not references of numbers: `support.golden
 of trained arrays are compared by `benchmarks.rooms_golden`; the help of every command stands in docs/reference/cli.md.
 """
 
+import itertools
 import re
+from types import SimpleNamespace
 
 import pytest
 from starlette.routing import Route
@@ -29,6 +31,16 @@ def test_what_is_said_is_what_was_said(found, part):
     assert sorted(found[part]) == sorted(known)
     differ = {name: (known[name], said) for name, said in found[part].items() if not _near(known[name], said)}
     assert not differ, differ
+
+
+def test_a_slow_machine_says_the_same(tmp_path, monkeypatch):
+    """A busy one took half a second, and a command said so; others told of their progress, which stood in no file."""
+    clock = SimpleNamespace(monotonic=itertools.count(0.0, 7.0).__next__)
+    for module in ("polyhead.progress", "polyhead.cli.check"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    names = ("check: no file", "import: no folder")
+    said = golden.errors(tmp_path, {name: ERRORS[name] for name in names})
+    assert said == {name: golden.known("errors")[name] for name in names}
 
 
 def test_every_refused_command_has_one_message_and_a_failing_exit_code(found):

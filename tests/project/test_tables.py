@@ -166,6 +166,9 @@ def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
         (TASK + "validation = 1\n", "validation"),
         (TASK + "validation = true\n", "validation"),
         (TASK + "range = [0, 1]\n", "range"),
+        # Values that kinds which read them have anyway were taken for every kind.
+        (TASK + 'decoder = "greedy"\n', "'mood': kind 'single_label' has no use for 'decoder'"),
+        (TASK + "threshold = 0.5\n", "'mood': kind 'single_label' has no use for 'threshold'"),
         (TASK.replace('["a", "b"]', '["a", "a"]'), "label"),
         (TASK.replace('["a", "b"]', '["a"]'), "label"),
         (TASK.replace('["a", "b"]', "[1, 2]"), "labels"),

@@ -177,6 +177,18 @@ def test_json_is_refused_that_is_nested_too_deeply(client):
     assert shallow.status_code == 422  # which is JSON, and no input
 
 
+def test_json_that_names_a_key_twice_is_refused(client):
+    """The last value counted in silence; one name may be written in several ways."""
+    for body in (
+        '{"inputs": ["good"], "tasks": ["mood"], "tasks": ["topics"]}',
+        '{"inputs": [{"text": "good", "t\\u0065xt": "bad"}]}',
+    ):
+        answer = client.post("/v1/predict", content=body)
+        assert answer.status_code == 400 and "names a key twice" in answer.json()["error"]["message"]
+    twice = client.post("/v1/predict", content='{"inputs": [{"text": "a"}, {"text": "a", "text_b": "\\"text\\":"}]}')
+    assert twice.status_code != 400, twice.text
+
+
 @pytest.mark.parametrize(
     "text, deep",
     [

@@ -1,5 +1,6 @@
 """Several formats asked at the same time share batches of the encoder, and each is answered as if it were alone."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -110,3 +111,6 @@ def test_the_limits_of_a_request_hold_in_every_format(limited, path, body):
     assert posted(limited.url + path, b'{"input":"' + b"a" * 10_000 + b'"}')[0] == 413
     status, _, answer = posted(limited.url + path, b'{"x":' + b"[" * 5000)
     assert status == 400 and any(what in str(answer["error"]) for what in ("not JSON", "nested too deeply"))
+    fields = json.dumps(body)[1:-1].encode()
+    status, _, answer = posted(limited.url + path, b"{" + fields + b", " + fields + b"}")
+    assert status == 400 and "an object names a key twice" in str(answer["error"])  # the last one was answered

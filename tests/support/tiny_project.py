@@ -168,6 +168,7 @@ ENTRIES = {
     ),
 }
 TRAINING = Training(seed=1, epochs=4, patience=4, batch=8, learning_rate=5e-3, precision="float32")
+SEARCHED = msgspec.structs.replace(TRAINING, learning_rate=Training().learning_rate)  # which a search replaces
 STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8, codec="float32")
 
 

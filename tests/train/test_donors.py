@@ -199,7 +199,10 @@ def test_some_tasks_alone_hold_out_what_all_of_them_do(home, tmp_path):
 
 def test_one_task_fine_tunes_a_trunk_from_its_donor(home, tmp_path):
     search = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))  # nothing moves
-    made = project(home, recipe=FineTune(search=search), bundle=str(tmp_path / "out"), donors="donors")
+    training = msgspec.structs.replace(TRAINING, learning_rate=tiny_project.SEARCHED.learning_rate)
+    made = project(
+        home, training=training, recipe=FineTune(search=search), bundle=str(tmp_path / "out"), donors="donors"
+    )
     strategy = msgspec.structs.replace(STRATEGY, shared=0)
     train_project(msgspec.structs.replace(made, strategy=strategy), folder=home)
     found, donors = Bundle.open(tmp_path / "out" / "mood").part("mood"), Bundle.open(home / "donors")

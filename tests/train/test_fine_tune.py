@@ -15,14 +15,14 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.folders import claim
 from polyhead.project.pretrained import load_trunk
-from polyhead.project.recipes import FineTune, Joint, SearchGrid, Smoothing
+from polyhead.project.recipes import FineTune, Joint, SearchGrid, SearchPoint, Smoothing
 from polyhead.project.tables import TrunkChoice
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
 from support import tiny_project
 
-TRAINING = msgspec.structs.replace(tiny_project.TRAINING, epochs=2, patience=2)
+TRAINING = msgspec.structs.replace(tiny_project.SEARCHED, epochs=2, patience=2)
 SEARCH = SearchGrid(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
 STILL = SearchGrid(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
 NAMES = ("mood", "names")
@@ -166,14 +166,24 @@ def test_what_a_later_task_cannot_do_is_said_before_the_first_is_tuned(home, tmp
         train_project(project(home, tmp_path / "out" / "names"), folder=home)
 
 
-def test_numbers_that_the_search_replaces_make_no_other_run(home, tmp_path):
+def test_another_training_is_another_run(home, tmp_path):
     made = project(home, tmp_path / "out", "mood")
     train_project(made, folder=home)
-    other = msgspec.structs.replace(TRAINING, learning_rate=0.5, dropout=0.5)
-    assert train_project(msgspec.structs.replace(made, training=other), folder=home).bundles["mood"].kept
     other = msgspec.structs.replace(TRAINING, batch=4)
     with pytest.raises(BundleError, match="trained otherwise"):
         train_project(msgspec.structs.replace(made, training=other), folder=home)
+
+
+@pytest.mark.parametrize("name", SearchPoint.__struct_fields__)
+def test_numbers_of_a_training_that_the_search_replaces_are_refused(home, tmp_path, name):
+    """They were ignored in silence, in the project's training and in a task's."""
+    assert hasattr(SearchGrid(), f"{name}s")
+    made, given = project(home, tmp_path / "out", "mood"), msgspec.structs.replace(TRAINING, **{name: 0.5})
+    of_task = tuple(msgspec.structs.replace(entry, training=given) for entry in made.tasks)
+    for changes in ({"training": given}, {"tasks": of_task}):
+        with pytest.raises(ConfigError, match=f"training.{name} would change nothing: .*recipe.search.{name}s"):
+            train_project(msgspec.structs.replace(made, **changes), folder=home)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_the_joint_recipe_held_out_is_held_out_here(home, tmp_path):

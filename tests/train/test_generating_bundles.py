@@ -14,7 +14,7 @@ from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Prompte
 from polyhead.train.data.prepare import prepare
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
-from support import summarizers, writing
+from support import summarizers, tiny_project, writing
 
 pytest.importorskip("rouge_score")
 
@@ -84,7 +84,7 @@ def test_the_joint_recipe_makes_a_bundle_whose_decoder_reads_the_learned_encoder
 def test_a_trunk_is_fine_tuned_for_summaries_alone(tmp_path):
     """The second stage of paper 003, from a decoder of a checkpoint."""
     search = SearchGrid(learning_rates=(1e-3, 1e-9), dropouts=(0.0,), epsilons=(1e-8,))
-    training = msgspec.structs.replace(writing.QUICK, epochs=2)
+    training = msgspec.structs.replace(tiny_project.SEARCHED, epochs=2)
     made = msgspec.structs.replace(
         writing.project(tmp_path, count=10, training=training), recipe=FineTune(search=search)
     )

@@ -406,7 +406,7 @@ def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path):
     }
     fewer = DataFile(path="data/messages-test.jsonl", limit=5)
     for name, recipe in recipes.items():
-        made = tiny_project.project(home, "mood", training=POOR)
+        made = tiny_project.project(home, "mood", training=msgspec.structs.replace(tiny_project.SEARCHED, epochs=1))
         made = msgspec.structs.replace(made, recipe=recipe, bundle=str(tmp_path / name))
         train_project(made, folder=home)
         before = content(tmp_path / name)

@@ -14,7 +14,7 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import Task
 from polyhead.train.heads.selection_rule import THRESHOLDS, with_threshold
 from polyhead.train.run import train_project
-from support.tiny_project import TRAINING, write_jsonl, write_trunk
+from support.tiny_project import SEARCHED, TRAINING, write_jsonl, write_trunk
 
 LABELS = ("a", "b", "c")
 
@@ -72,7 +72,7 @@ WAYS = {
     "pooled": {"strategy": Pooled(words=False), "training": Training(effort="quick")},
     "branch": {"strategy": Branch(layers=1), "training": SHORT},
     "joint": {"recipe": Joint(micro_batches=1), "training": SHORT},
-    "fine_tune": {"recipe": FINE, "training": SHORT},
+    "fine_tune": {"recipe": FINE, "training": msgspec.structs.replace(SEARCHED, epochs=1)},
 }
 
 

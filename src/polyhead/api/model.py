@@ -276,12 +276,12 @@ class Model:
         It is about one task, or without rows about all. `separator` and `empty` are those of `fit`. A notebook shows
         it, `save` writes it. Raises BundleError if neither the model nor its `cache` has the rows.
         """
-        from polyhead.api.showing import evaluation_on, held_report, rows_report
+        from polyhead.api.showing import check_no_rows, held_report, rows_report
 
+        cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
         if texts is not None:
-            cells: dict[str, Any] = {"text": text, "text_b": text_b, "separator": separator, "empty": empty}
-            evaluation = evaluation_on(self.session, self._known(self._only(task)), texts, labels, **cells)
-            return rows_report(self.session, evaluation)
+            return rows_report(self.session, self._known(self._only(task)), texts, labels, **cells)
+        check_no_rows(labels, **cells)
         rows = {name: self._rows_of(name) for name in (self.tasks if task is None else [self._known(task).name])}
         return held_report(self.session, rows, FilePath(self._cache or FilePath(self._work, "cache")))
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
+from itertools import repeat
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
@@ -98,7 +99,9 @@ def kind_of_rows(rows: LabelledTexts, *, say: Callable[[str], None], task: str) 
     if known is not None:
         say(f"{task}: kind {known[0]}, since {known[1]}")
         return known[0]
-    guess = kind_of_labels(rows.labels, name=rows.name)
+    weights = rows.of_training.get(WEIGHT, repeat(1))
+    labels = [label for label, weight in zip(rows.labels, weights, strict=False) if weight != 0]
+    guess = kind_of_labels(labels or rows.labels, name=rows.name)  # where none counts, training says so
     if guess.rivals:
         kinds = [guess.kind, *guess.rivals]
         raise ConfigError(

@@ -25,7 +25,7 @@ from polyhead.data.columns import Source, check_has_reader
 from polyhead.data.tables.memory import in_memory
 from polyhead.engine.inputs import input_types_of, task_input
 from polyhead.engine.session import Result, Session
-from polyhead.errors import BundleError, PolyheadError
+from polyhead.errors import BadValue, BundleError, PolyheadError
 from polyhead.evaluate.beyond_scores import details_of_all
 from polyhead.evaluate.held_out import restore_answers
 from polyhead.evaluate.on_project import EvaluatedTask
@@ -99,9 +99,22 @@ def evaluation_on(
         return evaluation_of(session, task.name, source)
 
 
-def rows_report(session: Session, evaluation: Evaluation) -> ReportPage:
-    """The report of one evaluation."""
+def rows_report(session: Session, task: Task, texts: Any, labels: Any, **cells: Any) -> ReportPage:
+    """The report of a task on rows in memory, which `cells` describe as in `evaluation_on`."""
+    evaluation = evaluation_on(session, task, texts, labels, **cells)
     return _page([EvaluatedTask(evaluation=evaluation, session=session)], [])
+
+
+def check_no_rows(labels: Any, *, text: str | Sequence[str] = "text", **cells: str | None) -> None:
+    """Raises BadValue for arguments about rows, where a report has no texts and is of rows that training held out."""
+    given = {"labels": labels, "text": None if text == "text" else text, **cells}
+    for name, value in given.items():
+        if value is not None:
+            raise BadValue(
+                f"'{name}' would change nothing: without texts the report is about rows that training held out",
+                got=value if name != "labels" else type(value).__name__,
+                do=f"give texts, or leave '{name}' out",
+            )
 
 
 def held_report(session: Session, rows: Mapping[str, FilePath], cache: FilePath) -> ReportPage:

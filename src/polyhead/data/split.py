@@ -11,7 +11,8 @@ import numpy as np
 from polyhead.data.read import Examples
 from polyhead.errors import EmptyData
 from polyhead.tasks.task import Task, kind_of
-from polyhead.text.question import TaskInput, texts_of
+from polyhead.text.characters import has_visible
+from polyhead.text.question import Question, TaskInput, texts_of
 from polyhead.values import Value
 
 
@@ -42,8 +43,9 @@ def hold_out(
     """(kept, held out), each in file order; about `fraction` of the rows are held out, and one group at least.
 
     Rows of one group stay together; rows without one stay with those that have equal texts, ignoring case, spaces and
-    the order of a pair or of options. Each stratum of the kind contributes its share, but a stratum of a single such
-    group is kept; where all are, the last is held out if `even_single`. Raises EmptyData for an empty side.
+    the order of a pair or of options, and questions with those over the same context. Each stratum of the kind
+    contributes its share, but a stratum of a single such group is kept; where all are, the last is held out if
+    `even_single`. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
@@ -62,7 +64,7 @@ def hold_out(
 def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:
     """The rows of each of `count` folds, which partition the rows; fewer folds if there are fewer groups.
 
-    Rows of one group or with equal texts stay together, and each stratum is distributed evenly, as in `hold_out`.
+    Rows stay together as in `hold_out`, and each stratum is distributed evenly.
     """
     rng = np.random.default_rng(seed)
     dealt: list[list[int]] = [[] for _ in range(count)]
@@ -77,8 +79,8 @@ def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[in
 def split_together(tasks: Sequence[TaskExamples], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
     """(kept, held out) of each task, as by `hold_out`; what one task holds out, no other task keeps.
 
-    Rows with equal texts stay together across tasks and files, and so do several tasks' readings of one row of a file,
-    and a file's rows of one group.
+    Rows with equal texts or contexts stay together across tasks and files, and so do several tasks' readings of one row
+    of a file, and a file's rows of one group.
     Each stratum of each task contributes about its share: the rarest is assigned first, as in iterative stratification
     (Sechidis et al. 2011).
     """
@@ -140,21 +142,40 @@ class _DisjointSets:
         return number
 
 
-def kept_together(examples: Examples) -> list[tuple[object, ...]]:
-    """What rows that stay together have in common: their group, or their texts where they have none.
+def kept_together(examples: Examples, task: Task) -> list[tuple[object, ...]]:
+    """What rows that stay together have in common: their group; without one their context, else their texts.
 
     Groups are not joined by equal texts: a few words that everybody says would join all of them.
     """
-    groups = examples.groups or [None] * len(examples.inputs)
-    return [_key(value) if g is None else (None, g) for value, g in zip(examples.inputs, groups, strict=True)]
+    groups, keys = examples.groups or [None] * len(examples.inputs), list[tuple[object, ...]]()
+    for value, group in zip(examples.inputs, groups, strict=True):
+        context = _context_of(value, task)
+        keys.append((None, group) if group is not None else texts_key((context,) if has_visible(context) else value))
+    return keys
 
 
-def _keys(task: TaskExamples) -> list[tuple[object, tuple[object, ...]]]:
-    """The keys by which examples of several tasks may coincide: the row in the file, and the texts or the group."""
-    rows, groups = task.examples.rows, task.examples.groups or [None] * len(task.examples.rows)
-    keys = zip(kept_together(task.examples), groups, strict=True)
-    text_keys = (key if group is None else (task.path, *key) for key, group in keys)
-    return list(zip(((task.path, row) for row in rows), text_keys, strict=True))
+def texts_key(example: TaskInput) -> tuple[str, ...]:
+    """Its texts, ignoring case, spaces and their order: equal for inputs that count as the same."""
+    return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(example)))
+
+
+def _context_of(example: TaskInput, task: Task) -> str:
+    """The text that a question is about; "" without one."""
+    if isinstance(example, Question):
+        return example.context
+    return example[-1] if kind_of(task).context_column is not None else ""
+
+
+def _keys(task: TaskExamples) -> list[tuple[object, ...]]:
+    """The keys by which examples of several tasks may coincide: the row in the file, the group, or context and texts.
+
+    Texts and contexts coincide across files, groups only within one.
+    """
+    examples, keys = task.examples, list[tuple[object, ...]]()
+    for row, value, key in zip(examples.rows, examples.inputs, kept_together(examples, task.task), strict=True):
+        others = ((task.path, *key),) if key[0] is None else (key, texts_key(value))
+        keys.append(((task.path, row), *others))
+    return keys
 
 
 def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
@@ -166,7 +187,7 @@ def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, in
             sets.join(pair)
     ranks: dict[int, bytes] = {}
     for task, pairs in enumerate(keys_of):
-        for row, (place, key) in enumerate(pairs):
+        for row, (place, key, *_) in enumerate(pairs):
             group = sets.of(place)
             members.setdefault(group, []).append((task, row))
             rank = blake2b(repr((seed, key)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -218,7 +239,7 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
     """Lists of rows that stay together, by the label of each one's first row, in label order."""
     groups: dict[object, list[int]] = {}
-    for index, key in enumerate(kept_together(examples)):
+    for index, key in enumerate(kept_together(examples, task)):
         groups.setdefault(key, []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
@@ -231,12 +252,15 @@ def _halves(
 ) -> tuple[Examples, Examples]:
     chosen = sorted(held)
     kept = sorted(set(range(len(examples.inputs))) - set(held))
-    unit = "inputs" if examples.groups is None else "groups"
+    has_context = any(map(has_visible, (_context_of(value, task) for value in examples.inputs)))
+    unit = "groups" if examples.groups is not None else "contexts" if has_context else "inputs"
     if not kept or not chosen:
         raise EmptyData(
             f"task '{task.name}': too few different {unit} to hold some out",
             got=f"{len(examples.inputs)} rows, {groups} different {unit}, fraction {fraction}",
-            do="give more rows or a validation file",
+            do="give more rows"
+            + (" with other contexts, a group for each row," * (unit == "contexts"))
+            + " or a validation file",
         )
     return examples.take(kept), examples.take(chosen)
 
@@ -251,7 +275,3 @@ def _taken(
         if len(taken) + size / 2 <= wanted:  # closer to the target with the group than without it
             taken += groups[index]
     return taken, wanted - len(taken)
-
-
-def _key(example: TaskInput) -> tuple[str, ...]:
-    return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(example)))

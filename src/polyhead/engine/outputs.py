@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 
@@ -64,17 +65,30 @@ class WordOutputs:
         self._hashed: dict[tuple[bytes, str], tuple[HashedRows | HashedContexts, list[int]]] = {}
         self._sums: dict[tuple[bytes, str], np.ndarray] = {}  # by rows and task: computed ahead
         self._ahead: threading.Thread | None = None
+        self._is_ended = False
 
     def begin(self, expected: Mapping[str, Outputs]) -> None:
         """Computes in another thread what will be added to these outputs, whose values are not known yet."""
         wanted = {task: outputs for task, outputs in expected.items() if task in self._weights and len(outputs.rows)}
         if max((len(outputs.rows) for outputs in wanted.values()), default=0) >= FEWEST_AHEAD:
-            self._ahead = threading.Thread(target=self._sum, args=(wanted,), name="polyhead-words", daemon=True)
+            self._ahead = threading.Thread(target=self._sum, args=(wanted,), name="polyhead-words")
             self._ahead.start()
+
+    def close(self) -> None:
+        """Ends the other thread; what it has not computed is computed when it is added."""
+        if self._ahead is not None:
+            self._is_ended = True
+            self._ahead.join()
+            self._ahead, self._is_ended = None, False
+
+    def _check(self) -> None:
+        if self._is_ended:
+            raise CancelledError
 
     def _sum(self, expected: Mapping[str, Outputs]) -> None:
         with suppress(Exception):  # it is raised where the sums are needed
             for task, outputs in expected.items():
+                self._check()
                 self._sums[outputs.rows.tobytes(), task] = self._summed(task, outputs)
 
     def added(self, task: str, outputs: Outputs) -> Outputs:
@@ -104,11 +118,11 @@ class WordOutputs:
         """The hashed inputs, or their options, and the first row of each input, the number of rows last."""
         key = outputs.rows.tobytes(), "inputs"
         if key not in self._hashed:
-            examples = [task_input(self._inputs[row]) for row in outputs.rows.tolist()]
-            of_each = [read_alone([example]) for example in examples]
+            of_each = [read_alone([task_input(self._inputs[row])]) for row in outputs.rows.tolist()]
             read = [*chain.from_iterable(of_each)]
             are_texts = len(read[0]) == 1  # so are all that a task reads, or none
-            rows = hashed_texts([texts[0] for texts in read]) if are_texts else hashed_pairs(read)
+            texts = [each[0] for each in read]
+            rows = hashed_texts(texts, check=self._check) if are_texts else hashed_pairs(read, check=self._check)
             self._hashed[key] = rows, [*accumulate(map(len, of_each), initial=0)]
         return self._hashed[key]
 
@@ -119,7 +133,7 @@ class WordOutputs:
         if key not in self._hashed:
             texts = [texts_of(task_input(self._inputs[row]))[-1] for row in outputs.rows.tolist()]
             words = [[text[a:b] for a, b in of.tolist()] for text, of in zip(texts, outputs.words, strict=True)]
-            self._hashed[key] = hashed_in_contexts(words), [*accumulate(map(len, words), initial=0)]
+            self._hashed[key] = hashed_in_contexts(words, check=self._check), [*accumulate(map(len, words), initial=0)]
         return self._hashed[key]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import chain
 from time import monotonic
@@ -162,14 +163,20 @@ class Request:
         if self.is_late:  # before any text is tokenized
             return
         for readings in prepared(self.inputs, self._types, self._asked.readers, loaded.tokenizer, self._words):
-            yield from self._piece(loaded, readings, stages, streams=streams)
+            with closing(WordOutputs(self.inputs, loaded.word_weights)) as words:
+                yield from self._piece(loaded, readings, words, stages, streams=streams)
             if self.is_late:
                 return
 
     def _piece(
-        self, loaded: LoadedTasks, readings: Sequence[EncodedInputs], stages: Stages, *, streams: bool
+        self,
+        loaded: LoadedTasks,
+        readings: Sequence[EncodedInputs],
+        words: WordOutputs,
+        stages: Stages,
+        *,
+        streams: bool,
     ) -> Iterator[TaskResults]:
-        words = WordOutputs(self.inputs, loaded.word_weights)
         gathered = Gathered(
             readings,
             self.tasks,
@@ -205,6 +212,8 @@ class Request:
                 yield from self._written(loaded, waiting, streams=streams)
         yield from self._written(loaded, waiting, streams=streams)
         self._gathered = None
+        if self.is_late:  # what came is added, and nothing more is computed ahead
+            words.close()
         for task in gathered.tasks:
             if task in waiting:
                 continue

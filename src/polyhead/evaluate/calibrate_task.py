@@ -38,8 +38,8 @@ def calibrated_task(
 ) -> Annotations:
     """The calibration of a task on all labelled rows of a file, and their profile; rows of `check`, if given, check it.
 
-    Nothing is written. Rows of one group, or with equal texts, are in one half. Raises the errors of `fit_calibration`
-    and of reading the files, and BadValue for the rows that the task learned from.
+    Nothing is written. Rows of one group, over one context or with equal texts are in one half. Raises the errors of
+    `fit_calibration` and of reading the files, and BadValue for the rows that the task learned from.
     """
     task = session.tasks[name]
     check_kind(task)
@@ -50,7 +50,7 @@ def calibrated_task(
         raise MissingColumn(f"the rows have no column '{source.group}' that says which stay together", task=name)
     views = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
     pairs = [(each.outputs, examples.targets) for each, examples in zip(views, files, strict=True)]
-    other, together = pairs[1] if check is not None else None, kept_together(files[0])
+    other, together = pairs[1] if check is not None else None, kept_together(files[0], task)
     calibration = fit_calibration(task, *pairs[0], wish, check=other, together=together)
     doubts = [_doubt(session, task, examples, outputs) for examples, (outputs, _) in zip(files, pairs, strict=True)]
     if notes := [*calibration.measured.get("notes", ()), *filter(None, doubts)]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
-from polyhead.data.split import kept_together
+from polyhead.data.split import kept_together, texts_key
 from polyhead.errors import BundleError, CorruptFile, DataError
 from polyhead.evaluate.scores import SplitOutputs
 from polyhead.files import read_plain
@@ -78,12 +78,12 @@ class HeldOutAnswers(Value, eq=False):
                 places[like] = number
         return places
 
-    def unlearned(self, examples: Examples) -> list[int] | None:
+    def unlearned(self, task: Task, examples: Examples) -> list[int] | None:
         """The examples that the version answered, or can answer, without having learned from them; None: not known."""
         if self.learned is None:
             return None
         answered, learned = self.places(examples), set(self.learned)
-        marks = enumerate(_marks(examples))
+        marks = enumerate(_marks(task, examples))
         return [place for place, of_row in marks if place in answered or learned.isdisjoint(of_row)]
 
     def content(self) -> bytes:
@@ -100,12 +100,13 @@ def encode_held_out(
     examples: Examples,
     outputs: Sequence[np.ndarray],
     *,
+    task: Task,
     folds: int,
     computed: dict[str, str],
     learned: Examples | None = None,
 ) -> HeldOutAnswers:
     """Outputs in the form that is stored; `learned` are all rows that the version learned from in the end."""
-    marks = None if learned is None else tuple(sorted(set[bytes]().union(*_marks(learned))))
+    marks = None if learned is None else tuple(sorted(set[bytes]().union(*_marks(task, learned))))
     return HeldOutAnswers(
         facts=HeldOutFacts(folds=folds, sha256=examples.digest, computed=computed),
         rows=tuple(examples.rows),
@@ -201,13 +202,13 @@ def _keys(examples: Examples) -> list[bytes]:
     return keys
 
 
-def _marks(examples: Examples) -> list[set[bytes]]:
-    """Digests of each row's texts, ignoring case and spaces, and of its group; rows with a common digest are alike.
+def _marks(task: Task, examples: Examples) -> list[set[bytes]]:
+    """Digests of each row's texts, ignoring case and spaces, and of its group or context; rows alike share one.
 
     No text can be recovered from them.
     """
-    texts = kept_together(msgspec.structs.replace(examples, groups=None))
-    return [{_mark(text), _mark(key)} for text, key in zip(texts, kept_together(examples), strict=True)]
+    together = zip(examples.inputs, kept_together(examples, task), strict=True)
+    return [{_mark(texts_key(value)), _mark(key)} for value, key in together]
 
 
 def _mark(key: Hashable) -> bytes:

@@ -17,7 +17,7 @@ from polyhead.project.encoders import ENCODERS, MINILM
 from polyhead.project.generation import DecoderChoice
 from polyhead.project.names import MEANT
 from polyhead.project.numbers import check_least
-from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
+from polyhead.project.recipes import Donors, Effort, FineTune, Frozen, Joint, LeaveOut, Recipe, SearchPoint, Training
 from polyhead.project.strategies import Pooled, Strategy
 from polyhead.project.strategies.generating import WRITING_FROM_RANDOM, Generating
 from polyhead.tasks.kinds.tagged import is_bio
@@ -140,6 +140,14 @@ class TaskEntry(Columns, kw_only=True):
             for name in Task.__struct_fields__
             if name not in ("pair", "decoder", "transitions", "ends", "generation") and getattr(self, name) is not None
         }
+        for name in ("decoder", "threshold"):  # also where one is the default of `Task`
+            if getattr(self, name) is not None and name not in self.known_kind.uses:
+                raise ConfigError(
+                    f"task '{self.name}': kind '{self.kind}' has no use for '{name}'",
+                    got=getattr(self, name),
+                    do=f"remove '{name}' or choose kind {kinds_with('uses', name)}",
+                    task=self.name,
+                )
         pair = self.pair_mode(self.strategy or Pooled(), frozen=True)
         task = Task(pair=pair, decoder=self.decoder or "greedy", **shared)
         if self.decoder is None and "decoder" in self.known_kind.uses and is_bio(task):
@@ -158,8 +166,8 @@ JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, wa
 """Where nothing is said, a trunk that learns with its tasks reads each example three times on average."""
 
 
-FINE_TUNING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
-"""Where nothing is said, a trunk that learns one task; learning rate and dropout are those of its search."""
+FINE_TUNING = Training(epochs=10, patience=3, batch=16)
+"""Where nothing is said, a trunk that learns one task; its search has the numbers of a `SearchPoint`."""
 
 
 class Project(Value):
@@ -251,6 +259,9 @@ def check_strategies(project: Project) -> None:
     place = "recipe.learn." if isinstance(project.recipe, LeaveOut) else "recipe."
     if isinstance(recipe, Joint | FineTune) and not recipe.head_epochs:
         check_unused(place, recipe, {"head_learning_rate": f"it is of {place}head_epochs, and there are none"})
+    for training in (project.training, *(e.training for e in project.tasks)) if isinstance(recipe, FineTune) else ():
+        tried = {name: f"the search tries recipe.search.{name}s" for name in SearchPoint.__struct_fields__}
+        check_unused("training.", training or Training(), tried)
     if isinstance(recipe, Joint) and recipe.sampling.kind == "all":
         check_unused(place, recipe, {"micro_batches": "with sampling 'all' there is one of each task"})
     if project.donors is not None and not any(strategy_of(project, e).donor_arrays() for e in project.tasks):

@@ -6,6 +6,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from msgspec import inspect
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from polyhead.data.formats.lines import check_each_key_once
 from polyhead.errors import (
     SEVERAL,
     BackendError,
@@ -149,17 +151,25 @@ def form_error(error: msgspec.ValidationError, of: Any) -> HttpError:
 
 
 def checked_json(body: bytes) -> bytes:
-    """The JSON without a byte order mark; raises HttpError 400 if it has more levels or values than are allowed."""
+    """The JSON without a byte order mark.
+
+    Raises HttpError 400 if it has more levels or values than are allowed, or an object that names a key twice, of which
+    a decoder keeps the last value. What is no JSON is left to the decoder.
+    """
     body = body.removeprefix(BOM_UTF8)
     opened = body.count(b"[") + body.count(b"{")
-    if opened <= DEEPEST and opened + body.count(b",") <= MOST_VALUES:
-        return body
-    levels, values = levels_and_values(body)
-    if levels > DEEPEST:
-        raise HttpError(400, "the body is nested too deeply", allowed=f"{DEEPEST} levels", do="send flatter values")
-    if values > MOST_VALUES:
-        allowed, do = f"{MOST_VALUES:,}", "send several requests"
-        raise HttpError(400, "the body holds too many values", allowed=allowed, do=do)
+    if opened > DEEPEST or opened + body.count(b",") > MOST_VALUES:
+        levels, values = levels_and_values(body)
+        if levels > DEEPEST:
+            raise HttpError(400, "the body is nested too deeply", allowed=f"{DEEPEST} levels", do="send flatter values")
+        if values > MOST_VALUES:
+            allowed, do = f"{MOST_VALUES:,}", "send several requests"
+            raise HttpError(400, "the body holds too many values", allowed=allowed, do=do)
+    try:
+        with suppress(ValueError):
+            check_each_key_once(body.decode())
+    except DataError as error:
+        raise HttpError(400, f"in the body {error.what}", got=error.got, allowed=error.allowed, do=error.do) from None
     return body
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -129,17 +129,27 @@ def hashed_text(text: str, columns: int) -> HashedText:
     return _in_columns(hashed_texts([text]), columns)
 
 
-def hashed_texts(texts: Sequence[str]) -> HashedRows:
-    """The same for several texts at once, in any number of columns; none depends on the others."""
-    groups, hashes, counts = counted_features(texts)
+def _nothing() -> None:
+    pass
+
+
+def hashed_texts(texts: Sequence[str], *, check: Callable[[], None] = _nothing) -> HashedRows:
+    """The same for several texts at once, in any number of columns; none depends on the others.
+
+    `check` is called again and again meanwhile: what it raises ends the work.
+    """
+    groups, hashes, counts = counted_features(texts, check=check)
     values = signed(hashes >> np.uint32(31), normed(groups, counts)).astype(np.float32)
     return HashedRows(groups >> 1, hashes, values, len(texts))
 
 
-def counted_features(texts: Sequence[str]) -> CountedFeatures:
-    """The features of each text; none depends on the others."""
+def counted_features(texts: Sequence[str], *, check: Callable[[], None] = _nothing) -> CountedFeatures:
+    """The features of each text; none depends on the others. `check` as in `hashed_texts`."""
     starts = range(0, max(1, len(texts)), TEXTS_AT_ONCE)
-    parts = [_counted(_text_groups(texts[start : start + TEXTS_AT_ONCE])) for start in starts]
+    parts = list[CountedFeatures]()
+    for start in starts:
+        check()
+        parts.append(_counted(_text_groups(texts[start : start + TEXTS_AT_ONCE])))
     if len(parts) == 1:
         return parts[0]
     groups = [part.groups + 2 * start for part, start in zip(parts, starts, strict=True)]
@@ -172,10 +182,13 @@ def hashed_pair(first: str, second: str, columns: int) -> HashedText:
     return _in_columns(hashed_pairs([(first, second)]), columns)
 
 
-def hashed_pairs(pairs: Sequence[tuple[str, ...]]) -> HashedRows:
-    """The same for several pairs at once, in any number of columns; none depends on the others."""
+def hashed_pairs(pairs: Sequence[tuple[str, ...]], *, check: Callable[[], None] = _nothing) -> HashedRows:
+    """The same for several pairs at once; none depends on the others. `check` as in `hashed_texts`."""
     starts = range(0, max(1, len(pairs)), TEXTS_AT_ONCE)
-    parts = [_hashed_pairs(pairs[start : start + TEXTS_AT_ONCE]) for start in starts]
+    parts = list[HashedRows]()
+    for start in starts:
+        check()
+        parts.append(_hashed_pairs(pairs[start : start + TEXTS_AT_ONCE]))
     rows = np.concatenate([part.rows + start for part, start in zip(parts, starts, strict=True)])
     hashes, values = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
     return HashedRows(rows, hashes, values, len(pairs))
@@ -251,16 +264,17 @@ def hashed_in_context(words: Sequence[str], columns: int) -> list[HashedText]:
     return [_in_columns(HashedRows(rows, of, _word_values(of), 1), columns) for of in hashes]
 
 
-def hashed_in_contexts(texts: Sequence[Sequence[str]]) -> HashedContexts:
+def hashed_in_contexts(texts: Sequence[Sequence[str]], *, check: Callable[[], None] = _nothing) -> HashedContexts:
     """The same for the words of several texts, one after the other, in any number of columns.
 
-    No text changes another's.
+    No text changes another's. `check` as in `hashed_texts`.
     """
     numbers, flat = dict[str, int](), array("q")  # of the different words; "" stands beyond both ends of a text
     for words in texts:
         flat.extend(numbers.setdefault(word, len(numbers)) for word in ("", *words, ""))
     forms = array("I")
     for word in numbers:
+        check()
         forms.extend(_forms(word) if len(word) <= LONGEST else _forms.__wrapped__(word))
     places = np.arange(3, dtype=np.uint32)
     hashes = _mixed(np.frombuffer(forms, np.uint32).reshape(-1, 1, FORMS) + places[:, None])

@@ -3,9 +3,11 @@
 import pytest
 
 from polyhead.data.tables import Survey, joint_word, word_of
+from polyhead.engine.answers import Result
 from polyhead.engine.inputs import Passage
+from polyhead.engine.receipt import Receipt
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.store.jobs.columns import Roles, check_readable, roles_of
+from polyhead.store.jobs.columns import Roles, check_readable, roles_of, why_none
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
@@ -128,3 +130,14 @@ def test_a_named_column_that_no_task_reads_is_told_by_its_option(named, said):
         return
     with pytest.raises(ConfigError, match=said):
         check_readable("in.csv", roles, tasks, named)
+
+
+def test_a_row_without_answers_has_the_reason_of_each_task():
+    """A pair without its second text had the reason of the first task, which reads questions."""
+
+    def why(**skipped):
+        return why_none(Result(answers={}, receipt=Receipt(passes=0, layers=0, tokens=0), skipped=skipped))
+
+    question, pair = "this task reads a question, one text was given", "this task reads a pair, one text was given"
+    assert why(where=question, same=pair, alike=pair) == f"where: {question}; same, alike: {pair}"
+    assert why(same=pair, alike=pair) == pair and why() is None

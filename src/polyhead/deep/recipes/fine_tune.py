@@ -25,7 +25,7 @@ from polyhead.deep.recipes.trained_trunk import TrainedTrunk
 from polyhead.encoder.data import TrunkData, arrays_digest
 from polyhead.errors import ConfigError, NotFinite, TrainError
 from polyhead.progress import counted
-from polyhead.project.recipes import ONE_TASK, FineTune, Joint, SearchGrid, SearchPoint, Training
+from polyhead.project.recipes import ONE_TASK, FineTune, Joint, SearchGrid, SearchPoint
 from polyhead.project.tables import Project
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared
@@ -33,8 +33,6 @@ from polyhead.train.events import Events
 from polyhead.train.record.lines import outlook
 from polyhead.train.runs import SUFFIX, ProcessRank, cache_folder
 from polyhead.train.training import Bundles, CandidateResult, TrainingRun, candidate_name
-
-SEARCHED = ("learning_rate", "epsilon", "dropout")  # of a training, in place of its own
 
 
 def fine_tuning(run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]) -> Bundles:
@@ -82,9 +80,8 @@ class TunedTrunk(TrainedTrunk):
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def _fingerprint(self, prepared: Prepared) -> str:
-        """A short digest of what determines the task's trunk; the search brings numbers of its own."""
-        plain = msgspec.structs.replace(prepared.training, **{name: getattr(Training(), name) for name in SEARCHED})
-        run_digest = fingerprint_of([msgspec.structs.replace(prepared, training=plain)], self.recipe.joint, self.data)
+        """A short digest of what determines the task's trunk."""
+        run_digest = fingerprint_of([prepared], self.recipe.joint, self.data)
         head = arrays_digest(self.head) if self.head is not None else None
         content = [run_digest, msgspec.to_builtins(self.recipe.search), head]
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
@@ -184,8 +181,7 @@ def _all_failed(prepared: Prepared, tried: Sequence[CandidateResult]) -> NotFini
 
 
 def _with_candidate(prepared: Prepared, candidate: SearchPoint) -> Prepared:
-    tuned = {name: getattr(candidate, name) for name in SEARCHED}
-    training = msgspec.structs.replace(prepared.training, **tuned)
+    training = msgspec.structs.replace(prepared.training, **msgspec.structs.asdict(candidate))
     return msgspec.structs.replace(prepared, training=training)
 
 

@@ -146,9 +146,9 @@ class TrainedTrunk(BundleTraining):
         lineage, scores = self._lineage(learned), Scores()
         if self.run.place.is_first:
             scores, held = write_trained(self.run.root, self.prepared, learned.learned, lineage, keep=self._keeps_heads)
-            for name, rows in held.items():
-                answers = held_out_answers(rows, lineage.numerics)
-                write_held_out(self.run.cache, name, learned.learned.arrays[name], answers)
+            for task in (p.task for p in self.prepared if p.task.name in held):
+                answers = held_out_answers(task, held[task.name], lineage.numerics)
+                write_held_out(self.run.cache, task.name, learned.learned.arrays[task.name], answers)
             tasks = counted(len(self.prepared), "task")
             how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
             lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]

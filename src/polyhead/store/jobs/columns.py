@@ -245,12 +245,17 @@ class Answers(Value):
 
 
 def why_none(result: Result | BadValue) -> str | None:
-    """The reason why a row has no answer at all, or the tasks that failed on it; None for any other row."""
+    """Why a row has no answer at all, by task where tasks differ, or the tasks that failed on it; None for others."""
     if isinstance(result, BadValue):
         return str(result)
     if result.failed:
         return "; ".join(f"{name}: {reason}" for name, reason in result.failed.items())
-    return None if result.answers else next(iter(result.skipped.values()), None)
+    if result.answers or not result.skipped:
+        return None
+    tasks: dict[str, list[str]] = {}  # by their reason
+    for name, reason in result.skipped.items():
+        tasks.setdefault(reason, []).append(name)
+    return next(iter(tasks)) if len(tasks) == 1 else "; ".join(f"{', '.join(n)}: {why}" for why, n in tasks.items())
 
 
 def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answers: Answers) -> tuple[str, ...]:

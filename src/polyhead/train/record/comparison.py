@@ -223,7 +223,7 @@ def outputs_of_both(
     known, rows = trained_with.get("data"), split_rows(same)
     is_same = isinstance(known, dict) and {name: known.get(name) for name in rows} == rows
     is_same &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
-    unlearned = None if is_same else _unlearned(held, split.examples)
+    unlearned = None if is_same else _unlearned(held, task, split.examples)
     kind, metric, of = kind_of(task), kind_of(task).default_metric(task), len(split.examples.targets)
     examples = _evenly_spaced(split.examples if unlearned is None else split.examples.take(unlearned))
     is_known = is_same or unlearned is not None
@@ -284,12 +284,12 @@ def _is_given(prepared: Prepared, split: Split) -> bool:
     return split is prepared.test or prepared.whole is None
 
 
-def _unlearned(held: BothHeldOut, examples: Examples) -> list[int] | None:
+def _unlearned(held: BothHeldOut, task: Task, examples: Examples) -> list[int] | None:
     """The examples that both versions answered, or can answer, without having learned from them.
 
     None where that is not known of the live one; of a new one of which it is not known all count.
     """
-    live, new = (None if answers is None else answers.unlearned(examples) for answers in held)
+    live, new = (None if answers is None else answers.unlearned(task, examples) for answers in held)
     return live if live is None or new is None else sorted({*live} & {*new})
 
 

@@ -31,16 +31,18 @@ from polyhead.train.record.draft import HeldOutRows, Trained
 from polyhead.train.runs import cache_folder
 
 
-def held_out_answers(held: HeldOutRows, computed: Mapping[str, str], learned: Examples | None = None) -> HeldOutAnswers:
+def held_out_answers(
+    task: Task, held: HeldOutRows, computed: Mapping[str, str], learned: Examples | None = None
+) -> HeldOutAnswers:
     """Held-out rows and their outputs in the form that is stored; `learned` are the rows that the part learned from."""
     how = {name: computed[name] for name in ("backend", "precision")}
-    return encode_held_out(held.examples, held.outputs, folds=held.folds, computed=how, learned=learned)
+    return encode_held_out(held.examples, held.outputs, task=task, folds=held.folds, computed=how, learned=learned)
 
 
 def new_answers(prepared: Prepared, trained: Trained, computed: Mapping[str, str]) -> HeldOutAnswers | None:
     """A trained part's outputs for held-out rows; None if no rows were held out."""
     learned = prepared.whole if trained.refitted and prepared.whole is not None else prepared.train.examples
-    return None if trained.held is None else held_out_answers(trained.held, computed, learned)
+    return None if trained.held is None else held_out_answers(prepared.task, trained.held, computed, learned)
 
 
 def live_answers(cache: FilePath, bundle: Bundle, task: str) -> HeldOutAnswers | None:
