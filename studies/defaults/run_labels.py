@@ -174,8 +174,10 @@ def draw_curves(rows: list[dict[str, Any]], without: dict[str, float], path: Pat
         axis.annotate(
             "default, no label",
             (1, without[name]),
+            xycoords=("axes fraction", "data"),
             xytext=(0, 3),
             textcoords="offset points",
+            ha="right",
             fontsize=7,
             color=LINES["default"],
         )
@@ -189,10 +191,11 @@ def draw_curves(rows: list[dict[str, Any]], without: dict[str, float], path: Pat
                 fontsize=7,
                 color="#555555",
             )
-        ticks = [1, 2, 4, 8, 16, 32, 64]
+        sizes = [size for size in SIZES if values(rows, name, size, "default")]
+        places = [labels for labels, _ in curve(rows, name, "default")]
         axis.set_xscale("log", base=2)
-        axis.set_xticks(ticks, [str(tick) for tick in ticks])
-        axis.set_xlim(0.9, 3 * max(x for x, _ in curve(rows, name, "default")))
+        axis.set_xticks(places, sizes)
+        axis.set_xlim(0.9, 6 * max(places))
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axis.set_title(TITLES[name], fontsize=10)
         axis.set_xlabel("labels a class", fontsize=8)
