@@ -252,12 +252,14 @@ def six_claims(rows: Sequence[Row]) -> Iterator[Claim]:
     ours, theirs = (by_repeat(rows, "six", way, "rate") for way in ("polyhead", "six encoders"))
     if not ours:
         return
-    precision = next(str(row["precision"]) for row in rows if row["way"] == "polyhead")
-    text = f"six tasks on one trunk of mmBERT-base's shape ({precision}), one text of 500 tokens a request"
+    row = next(row for row in rows if row["way"] == "polyhead")
+    read = f"of {int(str(row['vocabulary'])):,} words 250 read"
+    shape = f"mmBERT-base's shape ({row['precision']}, random weights)"
+    text = f"six tasks on one trunk of {shape}, one text of 500 tokens a request"
     over = "divided by those of six encoders in ONNX Runtime (float32)"
     yield ratio("encoders.six", f"{text}: requests a second {over}", FASTER, ours, theirs)
     ours, theirs = (by_repeat(rows, "six", way, "resident") for way in ("polyhead", "six encoders"))
-    yield ratio("encoders.six_memory", f"{text}: bytes in memory {over}", SMALLER, ours, theirs, most=True)
+    yield ratio("encoders.six_memory", f"{text}: resident bytes, {read}, {over}", SMALLER, ours, theirs, most=True)
 
 
 # -- both -------------------------------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ Row = dict[str, object]
 # Why a target is missed, from trials that docs/project/log.md tells of, and what would close it.
 HEADS = (
     "missed: texts that fill rows together save a tenth of the layers' time, and a task takes more of the bare trunk's "
-    "than is left for it: a pooled one 0.27 hundredths, one over words 1.2, Python for each 0.09 "
-    "(docs/project/log.md). Of a pooled task a fifth is reading 0.3 million numbers for every 64 texts; larger batches "
-    "would close some. So with heads that read no words; those that do add to it (results/heads_cost.json)"
+    "than is left for it: by a trial of 2026-11-23 a pooled one 0.27 hundredths, one over words 1.2, Python for each "
+    "0.09. Of a pooled task a fifth is reading 0.3 million numbers for every 64 texts; larger batches would close "
+    "some. Heads that read hashed words, which that trial had none of, add to it (results/heads_cost.json)"
 )
 ONE_TEXT = (
-    "missed: by hand, of 6.6 ms in bfloat16 layers take 2.6, poolers and heads 1.3, Python 2.7 in many small parts "
-    "(docs/project/log.md)"
+    "missed: by hand on 2026-11-30, of 6.6 ms in bfloat16 layers took 2.6, poolers and heads 1.3, Python 2.7 in many "
+    "small parts (docs/project/log.md)"
 )
 LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = (
