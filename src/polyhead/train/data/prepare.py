@@ -138,7 +138,7 @@ def _prepared(
                 do="check the label column and the skipped rows",
             )
     if task.metric is None:
-        task = msgspec.structs.replace(task, metric=kind_of(task).fitting_metric(task, train.targets))
+        task = msgspec.structs.replace(task, metric=kind_of(task).fitting_metric(task, whole.targets))
     return Prepared(
         task=task,
         strategy=strategy_of(project, entry),
