@@ -199,8 +199,8 @@ WRONG_VALUES = {
         "at tasks[0] ('a').labels.",
         'Got: "no". Allowed: a list.',
     ),
-    "not-in-the-list": ('only = { kind = "frozen", layers = "some" }', "$.only.layers", "'some'"),
-    "unknown-kind": ('[[tasks]]\nname = "a"\nrecipe = { kind = "free" }', "$.tasks[0].recipe", "'free'"),
+    "not-in-the-list": ('only = { kind = "frozen", layers = "some" }', "at only.layers.", "'some'"),
+    "unknown-kind": ('[[tasks]]\nname = "a"\nrecipe = { kind = "free" }', "at tasks[0] ('a').recipe.kind.", "'free'"),
     "missing": ("[[tasks]]\nlabels = []", "key 'name' is missing in tasks[0]", "Do: add the key 'name'."),
     "list-for-table": ("only = []", "at only.", "Allowed: a table."),
 }
@@ -270,7 +270,7 @@ def test_a_wrong_choice_names_those_that_are_allowed_and_the_nearest(case):
     with pytest.raises(ConfigError) as caught:
         to_value(data, Choices, source="here")
     assert (caught.value.path, caught.value.allowed) == (path, allowed)
-    assert f"`{path}`" in str(caught.value) and str(caught.value).startswith("here: wrong ")
+    assert f" at {path.removeprefix('$.')}." in str(caught.value) and str(caught.value).startswith("here: wrong ")
     assert caught.value.do == (f"did you mean '{nearest}'?" if nearest else "give one of these")
 
 
@@ -294,8 +294,16 @@ def test_a_wrong_choice_in_a_project_file_says_what_is_allowed():
     from polyhead.project.tables import Project as Real
 
     data = {"recipe": {"kind": "joint", "sampling": {"kind": "anneal"}}}
-    with pytest.raises(ConfigError, match=r"wrong value 'anneal' at `\$.recipe.sampling.kind`. Allowed: .*annealed"):
+    with pytest.raises(ConfigError, match=r"wrong value 'anneal' at recipe.sampling.kind. Allowed: .*annealed"):
         to_value(data, Real, source="here")
+
+
+def test_a_word_that_only_shares_letters_with_an_allowed_one_is_not_taken_for_it():
+    """For effort 'fast' it said: did you mean 'default'? The place began with `$.` for choices alone."""
+    from polyhead.project.tables import Project as Real
+
+    with pytest.raises(ConfigError, match=r"wrong value 'fast' at training.effort. Allowed: .*give one of these"):
+        to_value({"training": {"effort": "fast"}}, Real, source="here")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def near_name(name: str, names: Iterable[str]) -> str | None:
     """The name that was probably meant, if one is near; none is to a name that nobody would type."""
     if len(name) > LONGEST_NAME:
         return None
-    return next(iter(difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)
 
 
 def summary_of(error: PolyheadError) -> str:

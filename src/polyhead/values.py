@@ -317,7 +317,7 @@ def _wrong_choice(data: object, kinds: Iterable[Any], place: _Place) -> ConfigEr
         what, allowed = "key", _choices(key for table in tables for key in _options(typing.get_args(table)[0]))
         data = next((key for key in data if key not in allowed), "")
     return ConfigError(
-        f"{place.source}: wrong {what} {data!r} at `${place.path}`",
+        f"{place.source}: wrong {what} {data!r} at {place}",
         allowed=allowed,
         do=suggestion(str(data), map(str, allowed)) or "give one of these",
         path=f"${place.path}",

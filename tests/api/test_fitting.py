@@ -251,6 +251,28 @@ def test_decimals_are_numbers(made):
     assert made.tasks["mark"].labels == ("0", "1") and made.tasks["marks"].labels == ("0", "1", "odd")
 
 
+@pytest.mark.parametrize("other", ["a", "1", "2"])
+@pytest.mark.parametrize("kind", [None, "single_label"])
+def test_labels_of_one_task_are_numbers_or_strings(made, other, kind):
+    """1 and 'a' were learned as '1' and 'a', and 1 and '1' as one label, without a word."""
+    labels = [None, 1, other] * 10
+    with pytest.raises(errors.BadValue, match=re.escape(f"row 1: 1, row 2: '{other}'")) as refused:
+        made.fit("mood", TEXTS, labels, kind=kind)
+    assert "write all of them as strings" in str(refused.value) and not made.tasks
+    with pytest.raises(errors.BadValue, match="row 1: 1, row 2"):
+        made.fit("mood", TEXTS, np.array(labels, object), kind=kind)
+
+
+def test_empty_cells_are_of_no_type(made):
+    """A column of objects holds None, NaN and empty strings beside its labels."""
+    pandas = pytest.importorskip("pandas")
+    empty = (None, float("nan"), pandas.NA, "")
+    for name, mark in (("n", lambda mood: np.int64(mood == "good")), ("s", str), ("b", lambda mood: mood == "good")):
+        column = [empty[row // 3 % 4] if row % 3 == 0 else mark(mood) for row, mood in enumerate(MOODS)]
+        made.fit(name, TEXTS, pandas.Series(column, dtype=object))
+    assert [task.labels for task in made.tasks.values()] == [("0", "1"), ("bad", "good"), ("false", "true")]
+
+
 def test_labels_in_one_string_are_split_as_they_are_recognised(made):
     """They were recognised, and then refused with words of the command line."""
     cells = ["actor; plot", "actor", "plot;music", "music"] * 8

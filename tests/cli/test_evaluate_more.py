@@ -1,6 +1,7 @@
 """`polyhead evaluate` beyond scores: details, slices, another version, the report; `predict --explain`."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -98,6 +99,17 @@ def test_another_bundle_is_compared_and_the_same_has_no_change(home, file, tmp_p
     run("evaluate", home / "bundle", "--data", file, "--against", "v0009", *CHOSEN).refuses(
         "no task is compared with v0009", "has no version v0009"
     )
+
+
+def test_a_report_and_a_table_show_slices_without_a_score(home, file, tmp_path):
+    """Numbers of one value have no correlation, and 0.0000 stood there."""
+    page, rows = tmp_path / "report.html", [json.loads(line) for line in file.read_text().splitlines()]
+    made = [{**row, "part": "one", "urgency": 0.5} if n % 2 else {**row, "part": "all"} for n, row in enumerate(rows)]
+    same = tiny_project.write_jsonl(tmp_path / "same.jsonl", made)
+    words = ("evaluate", home / "bundle", "--data", same, "--task", "urgency", "--slice", "part")
+    out = run(*words, "--report", page, *CHOSEN).out
+    assert re.search(r"\bone +20 +- +-\n", out) and re.search(r"one</[a-z]+></td><td>20</td><td>-<", page.read_text())
+    assert {part["value"]: part["score"] for part in told(*words)["details"][0]["slices"][0]["slices"]}["one"] is None
 
 
 def test_a_report_is_one_file_with_the_numbers_of_the_json(home, file, tmp_path):

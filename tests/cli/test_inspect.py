@@ -132,6 +132,17 @@ def test_a_bundle_without_tasks_says_so(tmp_path):
     run("predict", tmp_path / "b", "--backend", "reference", stdin="x").refuses("no task yet")
 
 
+def test_labelled_rows_for_a_bundle_without_tasks_are_refused_with_the_reason(tmp_path):
+    """It was said that the columns did not show which task they label, and that none is allowed."""
+    from polyhead.bundle.create import write_bundle
+    from polyhead.testing import tiny_trunk
+
+    write_bundle(tmp_path / "b", tiny_trunk())
+    (tmp_path / "rows.csv").write_text("text,mood\nthe lamp is good,good\n")
+    for words in (("calibrate", "b", "rows.csv"), ("evaluate", "b", "--data", "rows.csv"), ("drift", "b", "rows.csv")):
+        run(*words, "--backend", "reference", cwd=tmp_path).refuses("the bundle b has no task yet", "`polyhead train`")
+
+
 def live_files(root):
     return sorted(p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
 

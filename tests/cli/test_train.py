@@ -174,6 +174,15 @@ def test_data_that_cannot_be_used_is_named(work, name, content, said):
     assert not (work / "bundle").exists()
 
 
+@pytest.mark.parametrize("key", ["train", "validation", "test"])
+def test_a_file_without_the_column_is_named_with_its_key(work, key):
+    """It was named alone, and a project may name several files of one name."""
+    tiny_project.write_jsonl(work / "x.jsonl", ROWS)
+    (work / "bare.csv").write_text("text\na\n")
+    files = {"train": "x.jsonl", key: "bare.csv"}
+    run("train", project_of(work, files)).refuses(f"task 'mood', {key}: bare.csv has no column 'mood'")
+
+
 def test_bytes_that_are_not_utf8_are_named_with_their_row(work):
     (work / "x.jsonl").write_bytes(json.dumps(ROWS[0]).encode() + b'\n{"text": "\xff"}\n')
     run("train", project_of(work, {"train": "x.jsonl"})).refuses("row 2", "UTF-8")

@@ -3,11 +3,13 @@
 import csv
 import json
 import random
+import shutil
 
 import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.format import SEEN
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.row_profile import RowProfile, stored_profile
 from polyhead.bundle.write import add_tasks
@@ -165,6 +167,22 @@ def test_nothing_is_said_where_too_few_rows_are_kept(tmp_path):
     (result,) = session.predict(["good lamp"], familiar=True)
     assert "familiar" not in result.answers["mood"]
     assert session.loaded.hidden == session.loaded.hidden & session.records.keys()
+
+
+def test_rows_that_could_not_be_read_are_read_again_by_the_next_call(root, tmp_path, caplog):
+    """One failed read, of a disk that was away for a moment, was remembered for the life of the session."""
+    shutil.copytree(root, tmp_path / "bundle")
+    session = Session(tmp_path / "bundle", backend="reference")
+    file = tmp_path / "bundle" / "tasks" / "mood" / session.bundle.version("mood") / SEEN
+    file.rename(tmp_path / "away")
+    for _ in range(3):
+        (result,) = session.predict(["good lamp"], tasks=["mood", "urgency"], familiar=True)
+        assert "familiar" not in result.answers["mood"] and "familiar" in result.answers["urgency"]
+    assert caplog.text.count("task 'mood' does not say how familiar texts are") == 1
+    (tmp_path / "away").rename(file)
+    expected = Session(root, backend="reference").predict(["good lamp"], tasks=["mood"], familiar=True)
+    found = session.predict(["good lamp"], tasks=["mood"], familiar=True)
+    assert shares(found).tolist() == shares(expected).tolist()
 
 
 def test_below_the_limit_it_is_none_of_these(session):

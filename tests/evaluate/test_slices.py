@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -33,6 +34,34 @@ def test_each_slice_has_the_score_of_a_file_of_its_rows(session, tmp_path):
         score = evaluation_of(session, "mood", Source(path=str(own), label="mood")).score
         assert each.score == pytest.approx(score.scores["accuracy"])
         assert each.interval.low <= each.score <= each.interval.high
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "column"),
+    [
+        ("mood", "f1", ["good", "bad"] * 15),
+        ("mood", "matthews", ["both", "good"] * 15),
+        ("topics", "macro_f1", ["some", "none"] * 15),
+        ("names", "span_f1", ["some", "none"] * 15),
+        ("urgency", "pearson", ["all", "one"] * 15),
+    ],
+    ids=["no positive row", "one label", "no label", "no span", "one number"],
+)
+def test_a_slice_whose_rows_define_no_score_has_none(session, tmp_path, name, metric, column):
+    """It had 0, and looked badly answered."""
+    rows, labels = tiny_project.messages(30, 4), {"topics": [], "urgency": 0.5}
+    for place, (row, part) in enumerate(zip(rows, column, strict=True)):
+        row["tags"] = ["O"] * len(row["tokens"]) if part == "none" else row["tags"]
+        row["mood"] = part if part in ("good", "bad") else ("good", "bad")[place // 2 % 2]
+        row |= labels if part in ("none", "one") else {"topics": ["order"], "urgency": place / 30}
+    file = tiny_project.write_jsonl(tmp_path / "all.jsonl", rows)
+    read = Source(path=str(file), **({"tokens": "tokens", "tags": "tags"} if name == "names" else {"label": name}))
+    answered = outputs_of_split(session, name, read)
+    settings = {"metric": metric, "positive": "good" if metric == "f1" else None}
+    answered = msgspec.structs.replace(answered, task=msgspec.structs.replace(answered.task, **settings))
+    first, second = sorted(sliced(answered, "part", column).slices, key=lambda each: each.score is None)
+    assert first.score is not None and second.value == column[1]
+    assert (second.score, second.interval, second.shown_score) == (None, None, "-")
 
 
 def test_many_numbers_are_cut_into_quarters_and_few_are_values():

@@ -481,6 +481,9 @@ def test_of_several_tasks_empty_is_said_to_those_that_have_several_labels(tmp_pa
     """A single label cannot be none of the labels: alone such a task refuses it, beside others it is left out."""
     write(tmp_path / "x.csv", rows_of(text=WORDS, parts=["a;b", "", "a", "b"] * 10, mood=MARKS))
     run("init", "x.csv", "--label", "mood", "--empty", "none", cwd=tmp_path).refuses("empty = 'none'")
+    skip = run("init", "x.csv", "--label", "mood", "--empty", "skip", cwd=tmp_path)  # which changed nothing
+    skip.refuses("--empty skip", "no task has several labels")
+    assert not (tmp_path / "polyhead.toml").exists()
     done = run("init", "x.csv", "--label", "parts", "--label", "mood", "--empty", "none", cwd=tmp_path)
     assert done.code == 0, done.err
     assert [entry.empty for entry in read_project(tmp_path / "polyhead.toml").tasks] == ["none", None]

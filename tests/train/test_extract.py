@@ -167,6 +167,8 @@ def test_one_pass_fills_every_store_and_equal_texts_are_read_once(trunk, extract
     done = extractor.fill(requests)
     assert done.passes == len(TEXTS) and done.reused == 0
     again = extractor.fill(requests)
+    assert done.known == 0 and again.known == len(set(TEXTS))
+    assert f"encoded 0 inputs once, {len(set(TEXTS))} encoded before, " in extractor.summary(again)
     assert again.passes == 0 and again.reused == len(POOLS) * 2 * len(TEXTS) + len(TEXTS)
 
 

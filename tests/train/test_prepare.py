@@ -127,3 +127,10 @@ def test_a_unit_whose_data_is_as_before_is_not_trained_again(home, tmp_path):
     assert train_project(made, folder=home).kept == ("t0", "t1")
     other = msgspec.structs.replace(made, tasks=(entry(0, validation=0.2), entry(1, validation=0.2)))
     assert train_project(other, folder=home).kept == ()
+
+
+def test_the_metric_fits_the_labels_of_all_rows_to_learn_from(tmp_path):
+    """One row of each of two labels was scored by `matthews`: the metric was chosen without the row held out."""
+    tiny_project.write_jsonl(tmp_path / "two.jsonl", [{"text": "good", "l0": "a"}, {"text": "bad", "l0": "b"}])
+    (prepared,) = prepare(project(entry(0, train="two.jsonl"), recipe=Frozen(), strategy=Pooled()), tmp_path)
+    assert len(prepared.train.examples.targets) == 1 and prepared.task.metric is None

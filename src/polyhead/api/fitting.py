@@ -22,6 +22,7 @@ from polyhead.api.rows import (
     Record,
     check_different_labels,
     check_inputs,
+    check_one_type,
     columns_of_training,
     entry_of,
     in_python,
@@ -190,6 +191,7 @@ class NewRows(msgspec.Struct, frozen=True, kw_only=True):
         chosen = {name: value for name, value in chosen.items() if name != "empty" or name not in unread}
         rows = with_lists(rows, known, separator=separator, empty=empty)
         check_inputs(known, rows.inputs)
+        check_one_type(known, rows.labels, subject=f"task '{task}'")
         facts: dict[str, Any] = {"labels": labels, "settings": chosen, "separator": separator}
         return cls(task=task, kind=known, rows=rows, records=records_of(known, rows), **facts)
 

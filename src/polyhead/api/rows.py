@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from polyhead.api.containers import Frame, every_input_of, frame_of, values_of_rows
-from polyhead.data.guess_kind import check_named, kind_of_labels, plain, separator_between, with_plain_numbers
+from polyhead.data.guess_kind import check_named, is_blank, kind_of_labels, plain, separator_between, with_plain_numbers
 from polyhead.data.tables.memory import ADDRESS, in_memory
 from polyhead.data.tables.written import json_bytes
 from polyhead.engine.inputs import IN_WORDS, InputType, Passage, input_type_of, reads_in_words, types_read
@@ -256,6 +256,25 @@ def check_different_labels(kind: Kind, labels: Sequence[Any], *, subject: str) -
             allowed=f"{kind.least_labels} or more",
             do="give rows of other labels too",
         )
+
+
+def check_one_type(kind: Kind, labels: Iterable[Any], *, subject: str) -> None:
+    """Raises BadValue if a task with one label per row has numbers and strings as labels: 1 and '1' would be one."""
+    if "labels" not in kind.uses or kind.label_is_list:
+        return
+    rows = [(number, label) for number, label in enumerate(map(plain, labels)) if not is_blank(label)]
+    number = next((place for place, label in rows if type(label) in (int, float)), None)
+    string = next((place for place, label in rows if isinstance(label, str)), None)
+    if number is None or string is None:
+        return
+    shown = dict(rows)
+    raise BadValue(
+        f"{subject} has labels that are numbers and labels that are strings",
+        got=f"row {number}: {shown[number]!r}, row {string}: {shown[string]!r}",
+        allowed="labels of one type, as the number 1 and the string '1' would be one label",
+        do="write all of them as strings, or all as numbers",
+        row=max(number, string),
+    )
 
 
 def columns_for(kind: Kind, inputs: Sequence[Any]) -> dict[str, str]:

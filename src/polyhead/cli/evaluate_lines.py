@@ -106,7 +106,7 @@ def slice_lines(details: Details) -> list[str]:
     """A table for each column."""
     lines = []
     for each in details.slices:
-        rows = [(part.value, f"{part.rows:,}", f"{part.score:.4f}", ranged(part.interval)) for part in each.slices]
+        rows = [(part.value, f"{part.rows:,}", part.shown_score, ranged(part.interval)) for part in each.slices]
         head = (each.column, "rows", each.metric, "95 % interval")
         lines += section(f"{details.score.task}: by {each.column}", text_table([head, *rows]))
     return lines

@@ -125,8 +125,11 @@ class BackendOptions(Value):
     ] = None
 
     def session(self, bundle: Bundle | Path | str) -> Session:
-        """A session with all tasks of a bundle."""
-        return Session(bundle, **msgspec.structs.asdict(self))
+        """A session with all tasks of a bundle; raises ConfigError for one without tasks."""
+        session = Session(bundle, **msgspec.structs.asdict(self))
+        if not session.tasks:
+            raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
+        return session
 
     def open(self, bundle: str, names: tuple[str, ...] = ()) -> Session:
         """A session with these tasks, by default all; raises ConfigError for a bundle without tasks.
@@ -140,11 +143,10 @@ class BackendOptions(Value):
                 raise
             whole = Bundle.open(bundle, verify=False)
             lines = {name: whole.lines[name] for name in names if whole.version(name)}
-            session = self.session(whole.view(lines))  # each of their files is hashed
+            session = Session(whole.view(lines), **msgspec.structs.asdict(self))  # each of their files is hashed
             do = f"`polyhead tasks verify {bundle}` names all such files"
             note(f"{summary_of(fault)}. No task that is asked needs it; {do}")
-        if not session.task_names(names or None):
-            raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
+        session.task_names(names or None)  # which raises for unknown ones
         if self.backend is None and not BACKENDS[session.backend.name].compiles:
             note(f"{session.backend.name} answers; pip install 'polyhead[cpu]' brings a backend that is quicker")
         return session

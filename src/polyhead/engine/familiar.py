@@ -89,16 +89,22 @@ class KnownTask:
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         self.live = bundle.lines[name]
-        self._bundle, self._name = bundle, name
+        self._bundle, self._name, self._fault = bundle, name, ""
+
+    @property
+    def rows(self) -> KnownRows | None:
+        """None where they are too few; also where they cannot be read, which is logged, and tried again next time."""
+        try:
+            return self._kept
+        except PolyheadError as error:
+            if str(error) != self._fault:
+                log.warning("task '%s' does not say how familiar texts are: %s", self._name, error)
+            self._fault = str(error)
+            return None
 
     @lazy
-    def rows(self) -> KnownRows | None:
-        """None, which is logged, where they cannot be read or are too few."""
-        try:
-            seen = stored_profile(self._bundle, self._name)
-        except PolyheadError as error:
-            log.warning("task '%s' does not say how familiar texts are: %s", self._name, error)
-            return None
+    def _kept(self) -> KnownRows | None:
+        seen = stored_profile(self._bundle, self._name)
         return None if seen is None or len(seen.lengths) < LEAST else KnownRows.of(seen)
 
 

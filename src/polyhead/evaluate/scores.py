@@ -265,8 +265,13 @@ class Slice(Value):
 
     value: str
     rows: int
-    score: float
+    score: float | None  # None where its rows do not define the metric
     interval: Interval | None
+
+    @property
+    def shown_score(self) -> str:
+        """The score in words; `-` for none."""
+        return "-" if self.score is None else f"{self.score:.4f}"
 
 
 class Sliced(Value):
@@ -297,13 +302,14 @@ def sliced(answered: SplitOutputs, column: str, values: Sequence[object]) -> Sli
     for name, rows in grouped(values).items():
         members = rows.tolist()
         outputs, targets, chosen = ([of[row] for row in members] for of in (answered.outputs, examples.targets, each))
-        recount = kind.judged(task, outputs, targets, chosen).recount
+        judged = kind.judged(task, outputs, targets, chosen)
+        has_score, recount = metric not in judged.undefined, judged.recount
         slices.append(
             Slice(
                 value=name,
                 rows=len(rows),
-                score=kind.evaluate(task, outputs, targets, chosen)[metric],
-                interval=None if recount is None else intervals(recount, len(rows))[metric],
+                score=kind.evaluate(task, outputs, targets, chosen)[metric] if has_score else None,
+                interval=None if recount is None or not has_score else intervals(recount, len(rows))[metric],
             )
         )
     return Sliced(column=column, metric=metric, slices=tuple(slices))

@@ -166,7 +166,8 @@ class ProjectDraft:
                 task_name = clean_name(label) if label and len(labels) > 1 else name
                 with _named_as_given(sources):
                     task = guessed(InitOptions(**(task_options | {"label": label, "name": task_name})))
-                    if len(groups) * max(1, len(labels)) > 1 and not task.known_kind.empty_is_none:
+                    is_alone = len(groups) * max(1, len(labels)) == 1
+                    if not task.known_kind.empty_is_none and not (is_alone and task.empty == "none"):
                         task = msgspec.structs.replace(task, empty=None)
                     declared = declare(task, self.folder)
                 place = f"column '{label}' of {group['data']}" if len(labels) > 1 else group["data"]

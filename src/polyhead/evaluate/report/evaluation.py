@@ -245,11 +245,10 @@ def _slices(sliced: Sliced, details: Details) -> str:
             high=None if each.interval is None else each.interval.high,
         )
         for each in sliced.slices
+        if each.score is not None
     ]
     whole = details.score.scores[sliced.metric]
-    rows = [
-        (isolated(each.value), f"{each.rows:,}", f"{each.score:.4f}", ranged(each.interval)) for each in sliced.slices
-    ]
+    rows = [(isolated(each.value), f"{each.rows:,}", each.shown_score, ranged(each.interval)) for each in sliced.slices]
     return card(
         f"By {sliced.column}: {sliced.metric}",
         dots(points, at=whole, label=f"{sliced.metric} by {sliced.column}"),

@@ -92,6 +92,7 @@ class Regression(RowKind):
             recount=correlations(np.stack(targets).reshape(-1), answered),
             confusion=confusion_of(truth, answers, of="rows", truths=names, outcomes=names),
             differences=answered - wanted,
+            undefined=self.metrics(task) if len(np.unique(wanted)) == 1 else (),
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:

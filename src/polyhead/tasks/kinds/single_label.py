@@ -131,6 +131,7 @@ class SingleLabel(RowKind):
         wanted, probabilities = np.array(targets, np.int64), base.softmax(np.stack(outputs))
         answered, names, rows = np.argmax(np.stack(outputs), axis=-1), self.metrics(task), np.arange(len(targets))
         place = 0 if task.positive is None else task.labels.index(task.positive)
+        undefined = ("matthews",) * (len(np.unique(wanted)) == 1) + ("f1",) * (place not in wanted)
 
         def of(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
             values = label_metrics(right, predicted, true)
@@ -141,6 +142,7 @@ class SingleLabel(RowKind):
             recount=from_labels(wanted, answered, rows, len(task.labels), of),
             confusion=confusion_of(wanted, answered, of="rows", truths=task.labels, outcomes=task.labels),
             decisions=Decisions(of="rows", confidence=probabilities[rows, answered], is_right=wanted == answered),
+            undefined=undefined,
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:

@@ -179,6 +179,7 @@ class Tagging(Kind):
                 confidence=np.take_along_axis(probabilities, answered[decided][:, None], axis=-1)[:, 0],
                 is_right=(wanted == answered)[decided],
             ),
+            undefined=() if any(task.labels[label] != "O" for label in np.unique(wanted)) else ("span_f1",),
         )
 
     def _recount(self, task: Task, rows: Sequence[TaggedRow]) -> Recount:

@@ -111,7 +111,9 @@ class Extractor(FeatureSource):
         began = time.monotonic()
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
         journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
-        inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
+        every = [text for request in wanted for text in request.inputs]
+        known = len(set(every)) - len(pending.waiting)
+        inputs = journal.begin(list(pending.waiting), every)
         passes = done = tokens = cut = 0
         windowed = {text for request in wanted if request.windows is not None for text in request.inputs}
         with TokenizerPool(self.data.tokenizer, self.data.settings) as pool:
@@ -134,7 +136,7 @@ class Extractor(FeatureSource):
         pending.flush()
         journal.end()
         seconds = time.monotonic() - began
-        return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
+        return Extraction(passes=passes, known=known, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
 
     def _pieces(
         self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]

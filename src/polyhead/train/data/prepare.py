@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from polyhead.data.rows import Rows
 from polyhead.data.shares import is_stored
 from polyhead.data.split import TaskExamples, hold_out, overlapping, split_together, with_weight
 from polyhead.encoder.data import TrunkData
-from polyhead.errors import ConfigError, EmptyData
+from polyhead.errors import ConfigError, EmptyData, MissingColumn
 from polyhead.plan import Path
 from polyhead.project.generation import decoder_for
 from polyhead.project.recipes import Frozen
@@ -56,7 +57,7 @@ def prepare(project: Project, folder: FilePath, *, stored: StoredScores | None =
 
 
 def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> TaskExamples:
-    path, examples = entry.source(entry.train, folder).path, _examples(entry, entry.train, folder, stored)
+    path, examples = entry.source(entry.train, folder).path, _examples(entry, "train", folder, stored)
     for key, values in (("group", examples.groups), ("weight", examples.weights)):
         if (column := getattr(entry, key)) is not None and values is None:
             raise no_column(
@@ -66,8 +67,17 @@ def _whole(entry: TaskEntry, folder: FilePath, stored: StoredScores | None) -> T
     return TaskExamples(task=task, examples=with_weight(examples, task), path=path)
 
 
-def _examples(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: StoredScores | None) -> Examples:
-    """The rows of one file, with soft labels if the task declares them."""
+def _examples(
+    entry: TaskEntry, key: Literal["train", "validation", "test"], folder: FilePath, stored: StoredScores | None
+) -> Examples:
+    """The rows of the file under this key of the entry, with soft labels if the task declares them."""
+    try:
+        return _rows_of(entry, getattr(entry, key), folder, stored)
+    except MissingColumn as error:
+        raise error.at(f"task '{entry.name}', {key}") from None
+
+
+def _rows_of(entry: TaskEntry, file: str | DataFile, folder: FilePath, stored: StoredScores | None) -> Examples:
     task = entry.task()
     if not isinstance(entry.soft, str) or not is_stored(entry.soft):
         return read(entry.source(file, folder), task)
@@ -128,8 +138,8 @@ def _prepared(
         train, validation = halves
     else:
         assert not isinstance(entry.validation, float)
-        train, validation = whole, _examples(entry, entry.validation, folder, stored)
-    test = _examples(entry, entry.test, folder, stored) if entry.test is not None else None
+        train, validation = whole, _examples(entry, "validation", folder, stored)
+    test = _examples(entry, "test", folder, stored) if entry.test is not None else None
     for name, examples in (("train", train), ("validation", validation), ("test", test)):
         if examples is not None and not examples.targets:
             raise EmptyData(
@@ -138,7 +148,7 @@ def _prepared(
                 do="check the label column and the skipped rows",
             )
     if task.metric is None:
-        task = msgspec.structs.replace(task, metric=kind_of(task).fitting_metric(task, train.targets))
+        task = msgspec.structs.replace(task, metric=kind_of(task).fitting_metric(task, whole.targets))
     return Prepared(
         task=task,
         strategy=strategy_of(project, entry),

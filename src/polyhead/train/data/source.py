@@ -76,6 +76,7 @@ class Extraction(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an extraction."""
 
     passes: int  # inputs, or windows of them, that the trunk encoded
+    known: int = 0  # different inputs whose values all existed already
     reused: int  # stored values that existed already
     tokens: int
     cut: int  # encoded inputs that are longer than the trunk's limit
@@ -150,7 +151,7 @@ class FeatureSource(ABC):
         size = sum(store.nbytes for store in self._stores.values())
         how = f" ({pace(rate)})" if rate else ""
         facts = [f"encoded {counted(extraction.passes, 'input')} once{how}"]
-        facts += [f"{counted(extraction.reused, 'stored value')} reused"] * bool(extraction.reused)
+        facts += [f"{extraction.known:,} encoded before"] * bool(extraction.known)
         facts += [f"{counted(extraction.cut, 'input')} cut to what the encoder reads"] * bool(extraction.cut)
         return ", ".join([*facts, f"{in_bytes(size)} of features kept"])
 
