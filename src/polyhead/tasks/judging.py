@@ -39,7 +39,7 @@ class Judged(Value, eq=False):
     confusion: Confusion | None = None
     decisions: Decisions | None = None
     differences: np.ndarray | None = None  # float64 (rows,): answered numbers minus true numbers
-    undefined: tuple[str, ...] = ()  # metrics without a value whatever is answered, such as an F1 without positive rows
+    undefined: tuple[str, ...] = ()  # metrics without a value here, such as an F1 of no positive rows and answers
 
 
 def confusion_of(

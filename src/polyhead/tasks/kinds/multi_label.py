@@ -149,7 +149,7 @@ class MultiLabel(RowKind):
                 confidence=np.where(is_given, scores, 1 - scores).reshape(-1),
                 is_right=is_right.reshape(-1),
             ),
-            undefined=() if wanted.any() else ("micro_f1", "macro_f1"),
+            undefined=() if wanted.any() or is_given.any() else ("micro_f1", "macro_f1"),
         )
 
     def support(self, task: Task, answer: Answer, other: Answer) -> dict[str, float]:

@@ -164,7 +164,7 @@ class Tagging(Kind):
         wanted, answered = np.concatenate([row.target for row in rows]), np.concatenate([row.answer for row in rows])
         is_read, flat = answered != UNREAD, np.concatenate([row.outputs for row in rows])
         decided = ~np.isnan(flat).any(axis=-1)  # words that share a token are one decision
-        probabilities = base.softmax(flat[decided])
+        probabilities, named = base.softmax(flat[decided]), {*wanted.tolist(), *answered[is_read].tolist()}
         return Judged(
             recount=self._recount(task, rows),
             confusion=confusion_of(
@@ -179,7 +179,7 @@ class Tagging(Kind):
                 confidence=np.take_along_axis(probabilities, answered[decided][:, None], axis=-1)[:, 0],
                 is_right=(wanted == answered)[decided],
             ),
-            undefined=() if any(task.labels[label] != "O" for label in np.unique(wanted)) else ("span_f1",),
+            undefined=() if any(task.labels[label] != "O" for label in named) else ("span_f1",),
         )
 
     def _recount(self, task: Task, rows: Sequence[TaggedRow]) -> Recount:
