@@ -131,9 +131,8 @@ class SingleLabel(RowKind):
         wanted, probabilities = np.array(targets, np.int64), base.softmax(np.stack(outputs))
         answered, names, rows = np.argmax(np.stack(outputs), axis=-1), self.metrics(task), np.arange(len(targets))
         place = 0 if task.positive is None else task.labels.index(task.positive)
-        undefined = ("matthews",) * (len(np.unique(wanted)) == 1) + ("f1",) * (
-            not {place} & {*wanted.tolist(), *answered.tolist()}
-        )
+        has_positive = place in wanted or place in answered
+        undefined = ("matthews",) * (len(np.unique(wanted)) == 1) + ("f1",) * (not has_positive)
 
         def of(right: np.ndarray, predicted: np.ndarray, true: np.ndarray) -> dict[str, np.ndarray]:
             values = label_metrics(right, predicted, true)
