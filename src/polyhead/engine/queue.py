@@ -188,7 +188,7 @@ class Queue:
         for thread in self._threads:
             thread.join(None if timeout is None else max(0.0, began + timeout - monotonic()))
         self._fail_waiting()
-        if not any(thread.is_alive() for thread in self._threads):  # else a batch that runs is told there yet
+        if not any(thread.is_alive() for thread in self._threads):  # else a running batch still delivers there
             self._telling.shutdown()
 
     def _fail_waiting(self) -> None:

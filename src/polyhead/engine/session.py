@@ -365,7 +365,7 @@ def wants_vectors(
 
 
 def attached_vectors(session: Session) -> str:
-    """The hidden task that gives mean vectors: attached when it is first asked for, then kept."""
+    """The hidden task that gives mean vectors: attached when it is first needed, then kept."""
     with session._attaching:
         if session._vectors not in session.loaded.hidden:
             session._vectors = attach_vectors(session)

@@ -316,7 +316,7 @@ def _joined(first: Result, second: Result) -> Result:
 
 
 def limits_of(none_below: NoneBelow, tasks: Sequence[str]) -> NoneBelow:
-    """What a call says of `none_below`, for those of its tasks that a bundle is asked."""
+    """The `none_below` of a call, for those of its tasks that a bundle answers."""
     if not isinstance(none_below, Mapping):
         return none_below
     return {name: limit for name, limit in none_below.items() if name in tasks}

@@ -352,7 +352,7 @@ class PlainStore(CorpusStore):
         self._number = number
         self._turn_to(records)
         if number % FORGETTING == 0:
-            with suppress(StoreError):  # this version is there, whatever becomes of old ones
+            with suppress(StoreError):  # the new version is there, even if old ones stay
                 forget(list(map(self._path, numbers_in(self._folder))), PATIENCE)
         return True
 
