@@ -199,7 +199,7 @@ def test_another_model_in_a_folder_that_is_removed_begins_anew(trunk, folder, tm
         begun.append(project.trunk.name)
         if not folder.exists():
             bundle_over(trunk, folder)
-        return SimpleNamespace(trained=())
+        return SimpleNamespace(trained=(), versions={})
 
     monkeypatch.setattr("polyhead.train_project", trained)
     model = made(folder)

@@ -165,11 +165,11 @@ def test_what_a_task_holds_out_of_a_context_no_other_keeps():
     assert kept and held and not kept & held
 
 
-def test_questions_over_one_context_alone_cannot_be_split_unless_they_are_grouped():
+def test_questions_of_which_all_have_one_context_are_split_by_their_texts():
     task, given = Task(name="t", kind="span"), examples([(f"question {row}", "context") for row in range(20)])
-    with pytest.raises(EmptyData, match="too few different contexts .* a group for each row"):
-        hold_out(given, 0.2, 1, task)
-    sides(msgspec.structs.replace(given, groups=[str(row) for row in range(20)]), task=task)
+    kept, held = sides(given, fraction=0.2, task=task)
+    assert (len(kept.rows), len(held.rows)) == (16, 4)
+    assert [len(part) for part in folds(given, 4, 1, task)] == [5] * 4
 
 
 def test_a_label_with_one_input_is_kept():

@@ -280,7 +280,7 @@ kind = "single_label"
 labels = ["old", "[[tasks]]"]
 train = "old.csv"
 metric = "macro_f1"
-threshold = 0.5
+positive = "old"
 
 [tasks.training]
 epochs = 3 # few
@@ -349,7 +349,7 @@ def test_keys_that_a_replaced_task_loses_are_said(tmp_path):
     write(tmp_path / "x.csv", rows_of(text=WORDS, score=[i / 7 for i in range(40)]))
     (tmp_path / "polyhead.toml").write_text(PROJECT)
     done = run("init", "x.csv", "--replace", cwd=tmp_path)
-    assert done.code == 0 and "keys that this one has not: labels, metric, threshold" in done.out, done.err
+    assert done.code == 0 and "keys that this one has not: labels, metric, positive" in done.out, done.err
     assert run("init", "x.csv", "--replace", "--task", "new", cwd=tmp_path).code == 0
     assert [task.name for task in read_project(tmp_path / "polyhead.toml").tasks] == ["first", "x", "last", "new"]
 

@@ -43,9 +43,9 @@ def hold_out(
     """(kept, held out), each in file order; about `fraction` of the rows are held out, and one group at least.
 
     Rows of one group stay together; rows without one stay with those that have equal texts, ignoring case, spaces and
-    the order of a pair or of options, and questions with those over the same context. Each stratum of the kind
-    contributes its share, but a stratum of a single such group is kept; where all are, the last is held out if
-    `even_single`. Raises EmptyData for an empty side.
+    the order of a pair or of options, and questions with those over the same context, where there are several. Each
+    stratum of the kind contributes its share, but a stratum of a single such group is kept; where all are, the last is
+    held out if `even_single`. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
@@ -154,6 +154,12 @@ def kept_together(examples: Examples, task: Task) -> list[tuple[object, ...]]:
     return keys
 
 
+def _split_keys(examples: Examples, task: Task) -> list[tuple[object, ...]]:
+    """The same for a split, but the texts of rows without groups that all have one context."""
+    keys = kept_together(examples, task)
+    return keys if examples.groups or len(set(keys)) > 1 else [*map(texts_key, examples.inputs)]
+
+
 def texts_key(example: TaskInput) -> tuple[str, ...]:
     """Its texts, ignoring case, spaces and their order: equal for inputs that count as the same."""
     return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(example)))
@@ -172,7 +178,7 @@ def _keys(task: TaskExamples) -> list[tuple[object, ...]]:
     Texts and contexts coincide across files, groups only within one.
     """
     examples, keys = task.examples, list[tuple[object, ...]]()
-    for row, value, key in zip(examples.rows, examples.inputs, kept_together(examples, task.task), strict=True):
+    for row, value, key in zip(examples.rows, examples.inputs, _split_keys(examples, task.task), strict=True):
         others = ((task.path, *key),) if key[0] is None else (key, texts_key(value))
         keys.append(((task.path, row), *others))
     return keys
@@ -239,7 +245,7 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
     """Lists of rows that stay together, by the label of each one's first row, in label order."""
     groups: dict[object, list[int]] = {}
-    for index, key in enumerate(kept_together(examples, task)):
+    for index, key in enumerate(_split_keys(examples, task)):
         groups.setdefault(key, []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
