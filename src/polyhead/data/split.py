@@ -154,7 +154,7 @@ def kept_together(examples: Examples, task: Task) -> list[tuple[object, ...]]:
     return keys
 
 
-def _split_keys(examples: Examples, task: Task) -> list[tuple[object, ...]]:
+def split_keys(examples: Examples, task: Task) -> list[tuple[object, ...]]:
     """The same for a split, but the texts of rows without groups that all have one context."""
     keys = kept_together(examples, task)
     return keys if examples.groups or len(set(keys)) > 1 else [*map(texts_key, examples.inputs)]
@@ -178,7 +178,7 @@ def _keys(task: TaskExamples) -> list[tuple[object, ...]]:
     Texts and contexts coincide across files, groups only within one.
     """
     examples, keys = task.examples, list[tuple[object, ...]]()
-    for row, value, key in zip(examples.rows, examples.inputs, _split_keys(examples, task.task), strict=True):
+    for row, value, key in zip(examples.rows, examples.inputs, split_keys(examples, task.task), strict=True):
         others = ((task.path, *key),) if key[0] is None else (key, texts_key(value))
         keys.append(((task.path, row), *others))
     return keys
@@ -245,7 +245,7 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
 def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
     """Lists of rows that stay together, by the label of each one's first row, in label order."""
     groups: dict[object, list[int]] = {}
-    for index, key in enumerate(_split_keys(examples, task)):
+    for index, key in enumerate(split_keys(examples, task)):
         groups.setdefault(key, []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():

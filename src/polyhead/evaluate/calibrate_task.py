@@ -12,7 +12,7 @@ from polyhead.bundle.row_profile import stored_centres
 from polyhead.certify.annotations import TITLES, Annotations
 from polyhead.data.columns import Source
 from polyhead.data.read import Examples, read
-from polyhead.data.split import kept_together
+from polyhead.data.split import split_keys
 from polyhead.engine.session import Session
 from polyhead.errors import BadValue, MissingColumn
 from polyhead.evaluate.calibrate import CalibrateRequest, check_kind, fit_calibration
@@ -50,7 +50,7 @@ def calibrated_task(
         raise MissingColumn(f"the rows have no column '{source.group}' that says which stay together", task=name)
     views = [asked(session, name, examples.inputs, examples.words, show=show) for examples in files]
     pairs = [(each.outputs, examples.targets) for each, examples in zip(views, files, strict=True)]
-    other, together = pairs[1] if check is not None else None, kept_together(files[0], task)
+    other, together = pairs[1] if check is not None else None, split_keys(files[0], task)
     calibration = fit_calibration(task, *pairs[0], wish, check=other, together=together)
     doubts = [_doubt(session, task, examples, outputs) for examples, (outputs, _) in zip(files, pairs, strict=True)]
     if notes := [*calibration.measured.get("notes", ()), *filter(None, doubts)]:
