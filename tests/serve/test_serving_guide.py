@@ -89,6 +89,6 @@ def test_statuses_in_the_table_are_those_of_errors():
 
 
 def test_the_size_of_the_page_is_told():
-    told_files, told_bytes = map(int, re.search(r"(\d+) files of (\d+) kB in all", PAGE).groups())
+    told_files, told_bytes = map(int, re.search(r"(\d+) files, (\d+) kB", PAGE).groups())
     sizes = [len(body) for body in page_files().values()]
     assert told_files == len(sizes) and told_bytes == round(sum(sizes) / 1000)
