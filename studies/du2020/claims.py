@@ -22,7 +22,7 @@ TRAINED, PLAIN = "trained head on mean pooling", "cosine of mean pooling"
 
 
 def leave_out_claims(raw: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """What leaving one task out gives over the plain trunk, and all orderings that the paper states; of whole seeds."""
+    """Claims of the gain over the plain trunk and of the paper's orderings, from seeds that have all rows."""
     cells = cells_of(raw)
     if not (seeds := whole_seeds(cells)):
         return []

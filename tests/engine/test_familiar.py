@@ -209,7 +209,7 @@ def test_limit_of_a_task_applies_by_itself(session):
 
 
 def test_limit_of_a_version_that_comes_during_a_call_applies_or_that_version_does_not_answer(root, monkeypatch):
-    """What a call needs was found for one version, and the next one answered without its own limit."""
+    """The limits were read from one version, and the next version answered without its own."""
     session, reading = Session(root, backend="reference"), sessions.wants_vectors
     record, arrays = session.records["mood"], session.arrays("mood").arrays
     limited = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, none_below=0.1))

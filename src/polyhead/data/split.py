@@ -143,7 +143,7 @@ class _DisjointSets:
 
 
 def kept_together(examples: Examples, task: Task) -> list[tuple[object, ...]]:
-    """What rows that stay together have in common: their group; without one their context, else their texts.
+    """A key for each row; rows of one key stay together. It is the row's group, else its context, else its texts.
 
     Groups are not joined by equal texts: a few words that everybody says would join all of them.
     """
@@ -155,7 +155,7 @@ def kept_together(examples: Examples, task: Task) -> list[tuple[object, ...]]:
 
 
 def split_keys(examples: Examples, task: Task) -> list[tuple[object, ...]]:
-    """The same for a split, but the texts of rows without groups that all have one context."""
+    """The keys by which rows are split: those of `kept_together`, or texts where all rows have the same context."""
     keys = kept_together(examples, task)
     return keys if examples.groups or len(set(keys)) > 1 else [*map(texts_key, examples.inputs)]
 

@@ -357,7 +357,7 @@ class Session:
 def wants_vectors(
     now: LoadedTasks, tasks: Iterable[str] | None, *, familiar: bool = False, none_below: NoneBelow = None
 ) -> bool:
-    """Whether any of these tasks reports how familiar a text is: on request, or for its own limit."""
+    """True if answers of these tasks need the mean vector of each text, to say how familiar it is (`is_wanted`)."""
     if not (familiar or none_below or now.limited):
         return False
     requested = {name: now.tasks[name] for name in now.task_names(tasks)}

@@ -13,7 +13,7 @@ from polyhead.plan import ADDED, Delta, Dense
 
 
 class DeltaGraph:
-    """What a delta adds to one layer; rows are in groups, one for each owner. Without a delta it adds nothing.
+    """The addition of a delta to one layer, zero without one; rows are in groups, one for each owner.
 
     `arrays` are those of each group's owner, `ends` those of the owners of tied encoders and decoders.
     """

@@ -77,7 +77,7 @@ def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
 
 
 class TrainOptions(Value):
-    """Which tasks are trained again in any case, and which new versions go live."""
+    """The tasks that are trained again in any case, and the new versions that go live."""
 
     retrain: tuple[str, ...] = ()
     if_better: bool = False
